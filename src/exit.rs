@@ -1,23 +1,23 @@
-//! The documented exit codes, and the failures that end a command with one.
+//! The documented exit codes, and the command failures that map to them.
 
 use model::verdict::Outcome;
 
-/// Everything that had to be measured was, and is as expected.
+/// Everything required was measured, and is as expected.
 pub const PASS: u8 = 0;
-/// A bug.
+/// A bug in fabricgate.
 pub const INTERNAL: u8 = 1;
 /// The command line, a configuration or a claim is wrong.
 pub const USAGE: u8 = 2;
 /// The gate is closed: something is degraded or failed.
 pub const GATE_CLOSED: u8 = 3;
-/// Inconclusive: something is unknown, nothing worse.
+/// Inconclusive: an outcome is unknown, and none is worse.
 pub const INCONCLUSIVE: u8 = 4;
 /// A scheduler, tool, node or file cannot be reached.
 pub const ENVIRONMENT: u8 = 5;
-/// An action was refused by a budget, or only partly carried out.
+/// A budget refused an action, or it was only partly carried out.
 pub const ACTION_REFUSED: u8 = 6;
 
-/// Why a command failed; each reason has its exit code.
+/// Why a command failed; each variant has its exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// The command line, a configuration or a claim is wrong.
@@ -32,7 +32,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Its exit code.
+    /// The exit code of this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
@@ -42,13 +42,13 @@ impl CommandError {
     }
 
     /// A usage failure with this text.
-    #[expect(clippy::needless_pass_by_value, reason = "made for map_err, which gives values")]
+    #[expect(clippy::needless_pass_by_value, reason = "used with map_err, which passes values")]
     pub fn usage(text: impl ToString) -> Self {
         Self::Usage(text.to_string())
     }
 
     /// An environment failure with this text.
-    #[expect(clippy::needless_pass_by_value, reason = "made for map_err, which gives values")]
+    #[expect(clippy::needless_pass_by_value, reason = "used with map_err, which passes values")]
     pub fn environment(text: impl ToString) -> Self {
         Self::Environment(text.to_string())
     }
@@ -62,8 +62,8 @@ pub fn exit_code_of(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// The exit code of an outcome; `out_of_reach` says that an input could not be
-/// read or a report not written.
+/// The exit code of an outcome; `out_of_reach` means that an input could not be read or a report
+/// not written.
 pub fn outcome_exit_code(outcome: Outcome, out_of_reach: bool) -> u8 {
     match outcome {
         Outcome::Degraded | Outcome::Failed => GATE_CLOSED,
@@ -73,7 +73,7 @@ pub fn outcome_exit_code(outcome: Outcome, out_of_reach: bool) -> u8 {
     }
 }
 
-/// Whether the reader of the output has closed it.
+/// Whether the error is a closed pipe on the output.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);

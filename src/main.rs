@@ -1,4 +1,4 @@
-//! The binary: hands over to the command line and does nothing else.
+//! The binary: calls the command line and does nothing else.
 
 use std::process::ExitCode;
 

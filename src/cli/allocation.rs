@@ -1,8 +1,7 @@
-//! Holding nodes for a sweep where Slurm or Kubernetes is the launcher: before
-//! anything is measured, and let go afterwards.
+//! Allocates nodes through Slurm or Kubernetes before a sweep, and releases them afterwards.
 //!
-//! `control::gate::allocation` creates and frees what holds them; here the configuration
-//! becomes its arguments, and its errors become failures.
+//! `control::gate::allocation` creates and frees the allocations; this module turns the
+//! configuration into its arguments, and its errors into command failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,17 +38,17 @@ use model::id::NodeName;
 use model::probe::ProbeScope;
 use model::profile::Profile;
 
-/// Why ranks do not start where Slurm holds nothing.
-const NO_JOB_REASON: &str = "its ranks need a job, and no job holds it: it is drained and measured \
-                            beside the scheduler";
+/// Why ranks do not start on a node without a Slurm job.
+const NO_JOB_REASON: &str = "its ranks need a job, and none holds the node: it is drained and \
+                            measured without the scheduler";
 
-/// How much longer a job is asked for than its sweep should take: estimates are
-/// estimates, and suspicions are confirmed.
+/// Requested time of a job relative to the estimated time of its sweep: estimates are rough, and
+/// suspects are measured again.
 const TIME_FACTOR: f64 = 2.0;
-/// And at least this long, in minutes.
+/// Additional minutes, and the least minutes of a job.
 const MIN_MINUTES: f64 = 10.0;
 
-/// [`WhenBusy`] as a value of an option.
+/// [`BusyNodePolicy`] as a value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhenBusyArg(pub BusyNodePolicy);
 
@@ -60,8 +59,8 @@ impl clap::ValueEnum for WhenBusyArg {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         let (name, help) = match self.0 {
-            BusyNodePolicy::Skip => ("skip", "leave them out and say so"),
-            BusyNodePolicy::Wait => ("wait", "queue for them, for wait_s at most"),
+            BusyNodePolicy::Skip => ("skip", "leave them out and report them"),
+            BusyNodePolicy::Wait => ("wait", "queue for them, at most wait_s"),
             BusyNodePolicy::Reserve => {
                 ("reserve", "keep new jobs off them, wait for those that run")
             }
@@ -70,32 +69,32 @@ impl clap::ValueEnum for WhenBusyArg {
     }
 }
 
-/// Puts what the command line says in the place of what the configuration says.
+/// Applies --when-busy over the configuration.
 pub fn override_when_busy(
     config: &mut Config,
-    said: Option<BusyNodePolicy>,
+    policy: Option<BusyNodePolicy>,
 ) -> Result<(), CommandError> {
-    match (&mut config.launcher, said) {
+    match (&mut config.launcher, policy) {
         (_, None) => Ok(()),
-        (Launcher::Slurm(slurm), Some(said)) => {
-            slurm.busy = said;
+        (Launcher::Slurm(slurm), Some(policy)) => {
+            slurm.busy = policy;
             Ok(())
         }
         (Launcher::Kubernetes(_), Some(BusyNodePolicy::Reserve)) => Err(CommandError::usage(
             "--when-busy reserve: Kubernetes has no reservations; expected skip or wait",
         )),
-        (Launcher::Kubernetes(kubernetes), Some(said)) => {
-            kubernetes.busy = said;
+        (Launcher::Kubernetes(kubernetes), Some(policy)) => {
+            kubernetes.busy = policy;
             Ok(())
         }
         (launcher, Some(_)) => Err(CommandError::Usage(format!(
-            "--when-busy: expected a launcher of kind \"slurm\" or \"kubernetes\", and it is \"{}\"",
+            "--when-busy: expected a launcher of kind \"slurm\" or \"kubernetes\", not \"{}\"",
             launcher.as_str()
         ))),
     }
 }
 
-/// Nodes that are held until it is dropped.
+/// Allocated nodes; dropping it releases them.
 #[derive(Debug)]
 pub struct NodeAllocation {
     backend: AllocationBackend,
@@ -107,25 +106,25 @@ pub struct NodeAllocation {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What is to be held, and for what.
+/// The nodes to allocate, and their use.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocationPurpose<'a> {
-    /// The run it is for.
+    /// The run that uses the nodes.
     pub run: &'a str,
-    /// What is claimed.
+    /// The claims of the run.
     pub claims: &'a Claims,
-    /// The nodes.
+    /// The nodes to allocate.
     pub nodes: &'a BTreeSet<NodeName>,
-    /// Nodes that we drained are held too.
+    /// Whether nodes that fabricgate drained are allocated too.
     pub drained: bool,
-    /// How long it may take, in minutes.
+    /// Time limit, in minutes.
     pub minutes: u64,
-    /// fabricgate, as the nodes call it.
+    /// The fabricgate command on the nodes.
     pub worker: &'a str,
 }
 
 impl NodeAllocation {
-    /// Holds the nodes of a plan; `None` for launchers that hold nothing.
+    /// Allocates the nodes of a plan; `None` for launchers without allocations.
     pub fn allocate_for_plan(
         config: &Config,
         claims: &Claims,
@@ -147,7 +146,7 @@ impl NodeAllocation {
         )
     }
 
-    /// Holds these nodes; `None` for launchers that hold nothing.
+    /// Allocates these nodes; `None` for launchers without allocations.
     pub fn allocate(
         config: &Config,
         purpose: &AllocationPurpose<'_>,
@@ -166,7 +165,7 @@ impl NodeAllocation {
         hold.acquire(purpose)?;
         hold.print_skipped();
         if hold.launch_allocation().targets.is_empty() {
-            let text = "no node can be measured now: see above why each is left out";
+            let text = "no node can be measured now: see above why each node is left out";
             return Err(CommandError::Environment(text.to_owned()));
         }
         Ok(Some(hold))
@@ -206,18 +205,18 @@ impl NodeAllocation {
             tokio::select! {
                 held = holding => held.map_err(allocation_error),
                 name = signals.next() => {
-                    Err(CommandError::Environment(format!("{name} while nodes were being held")))
+                    Err(CommandError::Environment(format!("{name} while nodes were allocated")))
                 }
             }
         })
     }
 
-    /// The nodes that are held, for the workers.
+    /// The allocated nodes, for the workers.
     pub fn launch_allocation(&self) -> &HeldNodes {
         &self.allocation.nodes
     }
 
-    /// Tells who is left out, those with the same reason together.
+    /// Prints the nodes that are left out, grouped by reason.
     fn print_skipped(&self) {
         for (why, nodes) in self.skipped_by_reason() {
             let nodes = hostlist::fold(nodes.iter().map(NodeName::as_str));
@@ -233,21 +232,21 @@ impl NodeAllocation {
         by_reason
     }
 
-    /// The claims without the nodes that are left out: what is not measured
-    /// says nothing of those that are.
+    /// The claims without the nodes that are left out: an unmeasured node is no evidence about the
+    /// others.
     pub fn restrict_claims(&self, claims: &Claims) -> Claims {
-        let HeldNodes { targets: seats, skipped } = self.launch_allocation();
-        claims.with_nodes(|node| seats.contains_key(node) || !skipped.contains_key(node))
+        let HeldNodes { targets, skipped } = self.launch_allocation();
+        claims.with_nodes(|node| targets.contains_key(node) || !skipped.contains_key(node))
     }
 
-    /// The plan for those that are held; who is left out is in it as well, so
-    /// that nobody takes them for measured.
+    /// The plan for the allocated nodes. It lists the nodes that are left out as skipped, so that
+    /// they do not count as measured.
     pub fn make_plan(&self, basis: &PlanBasis<'_>) -> anyhow::Result<Plan> {
         let mut plan = basis.make_plan()?;
         self.drop_unstartable_ranks(&mut plan);
         for (why, nodes) in self.skipped_by_reason() {
             let (probe, why) = ("every probe".to_owned(), why.to_owned());
-            // One each: a list of nodes is no place to look for one.
+            // One entry per node, so that a search for a node finds it.
             plan.skipped.extend(nodes.into_iter().map(|node| SkippedProbe {
                 probe: probe.clone(),
                 nodes: vec![node],
@@ -260,18 +259,18 @@ impl NodeAllocation {
 }
 
 impl NodeAllocation {
-    /// Takes out what cannot be started where a node stands alone: ranks on several
-    /// nodes. Of a pair only that node goes without, of a whole domain everybody
-    /// does. What every node runs by itself, in place of such a tool too, stays.
+    /// Removes multi-node ranks that cannot start on a node outside a job. Of a pair only that node
+    /// loses the step, of a whole domain every node does. Steps that every node runs by itself
+    /// stay, including those that replace such a tool.
     fn drop_unstartable_ranks(&self, plan: &mut Plan) {
-        let seats = &self.launch_allocation().targets;
+        let targets = &self.launch_allocation().targets;
         let (pods, why) = match &self.backend {
             AllocationBackend::Slurm(_) => (false, NO_JOB_REASON),
             AllocationBackend::Kubernetes(pods) => {
                 (pods.kubernetes.ranks == RankLaunchMode::None, NO_RANKS)
             }
         };
-        let alone = |node: &NodeName| match seats.get(node) {
+        let is_alone = |node: &NodeName| match targets.get(node) {
             Some(WorkerTarget::Unallocated) => true,
             Some(WorkerTarget::Pod { .. }) => pods,
             Some(WorkerTarget::Job(_)) | None => false,
@@ -283,10 +282,10 @@ impl NodeAllocation {
                     || step.nodes.len() < 2
                     || step.on_all_nodes
                     || step.fallback.as_ref().is_some_and(|it| it.on_all_nodes)
-                    || !step.nodes.iter().any(alone);
+                    || !step.nodes.iter().any(is_alone);
                 if !stays {
                     let whole = step.scope == ProbeScope::Domain;
-                    let without = step.nodes.iter().filter(|node| whole || alone(node));
+                    let without = step.nodes.iter().filter(|node| whole || is_alone(node));
                     missing.extend(without.map(|node| (step.probe.clone(), node.clone())));
                 }
                 stays
@@ -302,7 +301,7 @@ impl NodeAllocation {
     }
 }
 
-/// Frees the nodes, however the sweep ends.
+/// Releases the nodes, however the sweep ends.
 impl Drop for NodeAllocation {
     fn drop(&mut self) {
         let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
@@ -327,8 +326,8 @@ impl Drop for NodeAllocation {
     }
 }
 
-/// Slurm's backend: the scheduler of `[gate]` where that is Slurm's, else scontrol with the
-/// default time limits. A gate for Kubernetes cannot lift a drain of Slurm.
+/// Slurm's backend: the scheduler of `[gate]` if that is Slurm, else scontrol with the default time
+/// limits. A Kubernetes gate cannot undo a Slurm drain.
 fn slurm_backend(
     config: &Config,
     slurm: &SlurmLauncher,
@@ -355,8 +354,8 @@ fn slurm_backend(
     (AllocationBackend::Slurm(Box::new(slurm.clone())), scheduler, timeouts)
 }
 
-/// The backend of Kubernetes. The account that creates pods also reads nodes; it cannot
-/// change them. What is done to a pod shows immediately.
+/// The backend of Kubernetes. The account that creates pods can also read nodes, but not change
+/// them. Changes to a pod take effect immediately.
 async fn kubernetes_backend(
     config: &Config,
     kubernetes: &KubernetesLauncher,
@@ -374,7 +373,7 @@ async fn kubernetes_backend(
     Ok((AllocationBackend::Kubernetes(Box::new(pods)), scheduler, timeouts))
 }
 
-/// Frees what runs without a gate left behind.
+/// Releases the allocations that earlier runs without a gate left behind.
 async fn release_orphans(
     record: &AllocationRecord,
     context: &mut AllocationContext<'_>,
@@ -391,17 +390,17 @@ async fn release_orphans(
     Ok(())
 }
 
-/// Where it is recorded what is held.
+/// The location of the allocation journal.
 #[derive(Clone, Debug)]
 struct AllocationRecord {
     folder: PathBuf,
-    /// Where there is no gate: the folder of all such records.
+    /// Without a gate: the folder of all such records.
     passing: Option<PathBuf>,
 }
 
 impl AllocationRecord {
-    /// The gate's folder, whose next turn ends what a dead process left. Without a gate it
-    /// is beside the runs, and goes when everything is freed.
+    /// Uses the gate's folder if there is one; its next turn ends what a dead process left. Without
+    /// a gate, a folder next to the run folders, removed after everything is released.
     fn new(config: &Config, run: &str) -> Self {
         match &config.gate {
             Some(gate) => Self { folder: gate.folder.clone(), passing: None },
@@ -412,7 +411,7 @@ impl AllocationRecord {
         }
     }
 
-    /// The records of runs that had no gate and did not free everything.
+    /// The records of runs without a gate that did not release everything.
     fn list_orphans(&self) -> Vec<PathBuf> {
         let entries = self.passing.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let mut left: Vec<PathBuf> =
@@ -422,14 +421,14 @@ impl AllocationRecord {
         left
     }
 
-    /// Removes a record that holds nothing any more, and the folders that were made for it.
+    /// Removes a record without allocations, and the folders that were created for it.
     fn remove(&self, folder: &Path) {
         let Some(passing) = &self.passing else { return };
         if journal::read_state(folder).is_ok_and(|ledger| ledger.allocations.is_empty()) {
             for name in [journal::JOURNAL_FILE, journal::LOCK_FILE] {
                 let _ = std::fs::remove_file(folder.join(name));
             }
-            // Each only where it is empty.
+            // `remove_dir` removes only empty folders.
             let above = passing.parent();
             for folder in [Some(folder), Some(passing), above].into_iter().flatten() {
                 let _ = std::fs::remove_dir(folder);
@@ -438,10 +437,10 @@ impl AllocationRecord {
     }
 }
 
-/// The folder in that of the runs that has those records.
+/// Name of the folder of these records, inside the folder of the runs.
 const RECORDS_DIR: &str = ".holds";
 
-/// How long a job may take whose plan should take this long.
+/// Minutes to request for a job, given the estimated time of its plan.
 pub(crate) fn job_minutes(estimate_s: f64, confirm: Duration) -> u64 {
     let minutes = (TIME_FACTOR * estimate_s + confirm.as_secs_f64()) / 60.0 + MIN_MINUTES;
     #[expect(

@@ -1,5 +1,5 @@
-//! The nodes that one audit measures: the options that override `[audit]`, and the facts that
-//! the selection (`engine::plan::audit_selection`) needs.
+//! The nodes that one audit measures: the options that override `[audit]`, and the facts for the
+//! selection (`engine::plan::audit_selection`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,30 +28,29 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::source_report::NodeReport;
 use model::text::clean;
 
-/// Options that stand over `[audit]`.
+/// Options that override `[audit]`.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Budget of an audit")]
 pub struct AuditOptions {
-    /// Most minutes that the audit is planned to take; the nodes that were not measured for longest
-    /// come first.
+    /// Most minutes of the planned audit; the nodes whose last measurement is oldest come first.
     #[arg(long, value_name = "M")]
     minutes: Option<AuditMinutes>,
-    /// Most nodes.
+    /// Most nodes to measure.
     #[arg(long, value_name = "N")]
     nodes_at_most: Option<AuditNodeCount>,
-    /// Most of all claimed nodes, such as 0.05, but at least two nodes.
+    /// Most nodes to measure as a share of all claimed nodes, such as 0.05, but at least two nodes.
     #[arg(long, value_name = "SHARE")]
     share: Option<AuditShare>,
-    /// Most of the nodes of each domain, such as 0.25, but at least two nodes.
+    /// Most nodes to measure of each domain as a share, such as 0.25, but at least two nodes.
     #[arg(long, value_name = "SHARE")]
     share_of_domain: Option<AuditShare>,
-    /// Every idle node, whatever [audit] says.
+    /// Measure every idle node, without the limits of [audit].
     #[arg(long, conflicts_with_all = ["minutes", "nodes_at_most", "share", "share_of_domain"])]
     all: bool,
 }
 
 impl AuditOptions {
-    /// Whether any is given.
+    /// Whether any option is given.
     pub fn are_given(&self) -> bool {
         self.all || self.is_limited()
     }
@@ -61,8 +60,7 @@ impl AuditOptions {
         shares || self.minutes.is_some() || self.nodes_at_most.is_some()
     }
 
-    /// The limits of the audit. Without a limit on the command line, all nodes that the operator
-    /// names are measured.
+    /// The effective budget. [audit] does not limit nodes that the operator names; only options do.
     pub fn budget(&self, configured: &AuditConfig, named: bool) -> AuditBudget {
         let given = AuditConfig {
             minutes: self.minutes,
@@ -81,8 +79,8 @@ impl AuditOptions {
     }
 }
 
-/// Chooses whom an audit measures, where something limits it, and tells why not
-/// the others. What was chosen may be nobody.
+/// Selects the nodes that an audit measures if a budget limits it, and prints why each other node
+/// is left out. The selection may be empty.
 pub fn select_audit_nodes(
     config: &Config,
     catalogue: &PlatformCatalogue,
@@ -93,16 +91,16 @@ pub fn select_audit_nodes(
     if budget.is_unlimited() {
         return Ok(chosen);
     }
-    // What is wrong with the configuration is said here; below it cannot be.
+    // Configuration errors surface here; the cost function below cannot return them.
     PlanBasis::new(config, &chosen.claims, catalogue, Profile::Audit, seed)?;
-    let known = gather_node_facts(config, &chosen.claims);
+    let facts = gather_node_facts(config, &chosen.claims);
     let cost = |claims: &Claims| {
         PlanBasis::new(config, claims, catalogue, Profile::Audit, seed)
             .map_or(f64::INFINITY, |basis| plan::plan_sweep(&basis.request()).estimate_s)
     };
     let choice = audit_selection::select_nodes(&AuditSelectionRequest {
         claims: &chosen.claims,
-        known: &known,
+        known: &facts,
         budget,
         seed,
         cost: &cost,
@@ -113,11 +111,11 @@ pub fn select_audit_nodes(
     Ok(PlanScope { claims: choice.restrict_claims(&chosen.claims), ..chosen })
 }
 
-/// The choice in lines: who, and the others by the reason why not.
+/// The selection in lines: the selected nodes, then the others by reason.
 fn describe_choice(choice: &AuditSelection) -> Vec<String> {
     let count = choice.nodes.len();
     let mut lines = vec![match count {
-        0 => "nobody is measured".to_owned(),
+        0 => "no node is measured".to_owned(),
         _ => format!(
             "measured {} {count} of {} nodes, about {:.0} min: {}",
             if count == 1 { "is" } else { "are" },
@@ -128,7 +126,7 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
     }];
     let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, left) in &choice.left_out {
-        // When each was measured is in the record; here the reason is what matters.
+        // The record has the time of each measurement; here only the reason matters.
         by_why.entry(&left.why).or_default().push(node.as_str());
     }
     for (why, nodes) in by_why {
@@ -137,30 +135,30 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
     lines
 }
 
-/// What is known of every claimed node.
+/// The known facts of every claimed node.
 fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, AuditNodeState> {
     let nodes: BTreeSet<NodeName> =
         claims.domains.iter().flat_map(|domain| domain.nodes.iter().cloned()).collect();
-    let (mut lately, troubles) =
+    let (mut attempts, troubles) =
         last_measured::read_last_measured(&config.run_dir, &nodes, &config.launcher);
     for trouble in troubles {
-        note(&format!("not known from this run when nodes were measured: {trouble}"));
+        note(&format!("the time of earlier measurements is unknown from this run: {trouble}"));
     }
     let index = config.history.path_for(&config.run_dir);
-    // Run folders are thinned out, and what they showed stays in the history.
+    // Run folders are pruned; the history keeps their results.
     let older = RunHistory::open_read_only(&index).and_then(|history| history.last_measured());
     for (node, last) in older.unwrap_or_default() {
         if last.is_complete && nodes.contains(&node) {
-            let it = lately.entry(node).or_default();
+            let it = attempts.entry(node).or_default();
             it.last_result = it.last_result.max(Some(last.at_unix));
         }
     }
     let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for node in nodes {
-        let lately = lately.remove(&node).unwrap_or_default();
-        let unfit = claims.nodes.get(&node).and_then(|said| unfit_reason(&node, said));
+        let attempt = attempts.remove(&node).unwrap_or_default();
+        let unfit = claims.nodes.get(&node).and_then(|report| unfit_reason(&node, report));
         let (measured, tried, misses) =
-            (lately.last_result, lately.last_attempt, lately.failures_since);
+            (attempt.last_result, attempt.last_attempt, attempt.failures_since);
         let of_node =
             AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
         known.insert(node, of_node);
@@ -178,7 +176,7 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
     known
 }
 
-/// Notes whom the gate's journal has as slow and not yet seen again.
+/// Marks nodes that the gate's journal lists as slow and not yet confirmed.
 fn mark_suspects(
     config: &Config,
     gate: &GateConfig,
@@ -187,7 +185,7 @@ fn mark_suspects(
     let ledger = match journal::read_state(&gate.folder) {
         Ok(ledger) => ledger,
         Err(error) => {
-            note(&format!("not known whom a run found slow: {error}"));
+            note(&format!("the suspects of earlier runs are unknown: {error}"));
             return;
         }
     };
@@ -200,27 +198,27 @@ fn mark_suspects(
     }
 }
 
-/// Why a node is not idle in service, as far as sources say. What they do not say
-/// is found out when it is to be held.
-pub(crate) fn unfit_reason(node: &NodeName, said: &NodeReport) -> Option<String> {
-    if let Some(mark) = said.opt_out.first() {
-        return Some(format!("it is left alone: {}", clean(mark)));
+/// Why a node is not idle and in service, as far as the sources report. The allocation finds out
+/// what they do not report.
+pub(crate) fn unfit_reason(node: &NodeName, report: &NodeReport) -> Option<String> {
+    if let Some(mark) = report.opt_out.first() {
+        return Some(format!("it opted out: {}", clean(mark)));
     }
-    if said.busy == Some(true) {
+    if report.busy == Some(true) {
         return Some("it is busy".to_owned());
     }
-    let words: Vec<&str> = said.state.iter().map(String::as_str).collect();
-    // Slurm's words are in capitals; Kubernetes' are `Ready` and what speaks against it.
-    let is_slurms = words.iter().all(|word| !word.chars().any(|c| c.is_ascii_lowercase()));
-    match words.as_slice() {
+    let states: Vec<&str> = report.state.iter().map(String::as_str).collect();
+    // Slurm's states are in capitals; Kubernetes' are `Ready` and conditions against it.
+    let is_slurms = states.iter().all(|word| !word.chars().any(|c| c.is_ascii_lowercase()));
+    match states.as_slice() {
         [] => None,
-        words if is_slurms => {
-            let mut live = SchedulerNode::new(node.clone(), words);
-            live.reason.clone_from(&said.reason);
+        states if is_slurms => {
+            let mut live = SchedulerNode::new(node.clone(), states);
+            live.reason.clone_from(&report.reason);
             node_state::explain_no_measurement(&live)
         }
-        words if words.contains(&"SchedulingDisabled") => Some("it is cordoned".to_owned()),
-        words if words.contains(&"Ready") => None,
+        states if states.contains(&"SchedulingDisabled") => Some("it is cordoned".to_owned()),
+        states if states.contains(&"Ready") => None,
         _ => Some("it is not ready".to_owned()),
     }
 }
@@ -230,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_stand_over_the_section_which_nodes_that_are_named_are_not_limited_by() {
+    fn options_override_the_section_and_named_nodes_ignore_the_section() {
         let configured = AuditConfig {
             minutes: Some(1.0.into()),
             nodes_at_most: Some(4.into()),
@@ -269,6 +267,6 @@ mod tests {
         let busy = NodeReport { busy: Some(true), ..NodeReport::default() };
         assert_eq!(unfit_reason(&"n1".into(), &busy).as_deref(), Some("it is busy"));
         let left = NodeReport { opt_out: vec!["label x".to_owned()], ..NodeReport::default() };
-        assert!(unfit_reason(&"n1".into(), &left).expect("left alone").contains("label x"));
+        assert!(unfit_reason(&"n1".into(), &left).expect("opted out").contains("label x"));
     }
 }

@@ -1,8 +1,7 @@
-//! Asks the sources that are wanted, and weighs what they say into claims.
+//! Queries the requested sources and merges their reports into claims.
 //!
-//! What they say is read by `inventory` and weighed by `claims::reconcile`;
-//! here is only who waits for whom. A source that does not answer is a problem
-//! of its own and ends nothing.
+//! `inventory` parses the reports and `claims::reconcile` merges them; this module orders the
+//! queries. A source that does not answer is recorded as a problem and ends nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -31,15 +30,15 @@ use readers::claims;
 use readers::claims::reconcile::ReconcileRules;
 use readers::claims::{claims_file, reconcile};
 
-/// Asks everybody that is wanted and weighs what they say. Nodes are reached as
-/// `config` says; `catalogue` tells platforms from products.
+/// Queries all requested sources and merges their reports. Nodes are reached through the launcher
+/// of `config`; `catalogue` maps products to platforms.
 pub fn collect_claims(
     wanted: &SourcesConfig,
     config: Option<&Config>,
     catalogue: &PlatformCatalogue,
 ) -> Result<Claims, CommandError> {
     let runtime = crate::cli::runtime::build_runtime()?;
-    let mut said = runtime.block_on(ask_sources(wanted))?;
+    let mut reports = runtime.block_on(ask_sources(wanted))?;
     let platform_of = |product: &str, gpus: Option<u32>| {
         catalogue.find_by_product(product, gpus).map(|platform| platform.name.clone())
     };
@@ -52,17 +51,17 @@ pub fn collect_claims(
         ends_at_node: &|claimed| expectations::nvlink_ends_at_node(catalogue, platform.or(claimed)),
     };
     if wanted.nodes {
-        let known = reconcile::reconcile_reports(said.clone(), &rules);
-        said.push(runtime.block_on(ask_nodes(&known, wanted, config))?);
+        let known = reconcile::reconcile_reports(reports.clone(), &rules);
+        reports.push(runtime.block_on(ask_nodes(&known, wanted, config))?);
     }
     let now = sweep::format_timestamp(sweep::now());
-    for one in &mut said {
+    for one in &mut reports {
         one.source.read_at = Some(now.clone());
     }
-    Ok(reconcile::reconcile_reports(said, &rules))
+    Ok(reconcile::reconcile_reports(reports, &rules))
 }
 
-/// Asks everybody but the nodes, at the same time.
+/// Queries all sources except the nodes, concurrently.
 async fn ask_sources(wanted: &SourcesConfig) -> Result<Vec<SourceReport>, CommandError> {
     let rest = wanted.slurmrestd.as_ref().map(|rest| (rest, read_slurmrestd_token(rest)));
     let ray = wanted.ray.clone().map(|address| RayClientConfig { address, limit: wanted.limit });
@@ -75,13 +74,13 @@ async fn ask_sources(wanted: &SourcesConfig) -> Result<Vec<SourceReport>, Comman
     let rest = async {
         match rest {
             Some((rest, Ok(token))) => {
-                let asked = SlurmrestdClientConfig {
+                let client = SlurmrestdClientConfig {
                     address: rest.address.clone(),
                     token,
                     user: rest.user.clone(),
                     limit: wanted.limit,
                 };
-                sources::slurmrestd::fetch_claims(&asked).await
+                sources::slurmrestd::fetch_claims(&client).await
             }
             Some((rest, Err(failure))) => vec![missing_token_report(rest, &failure)],
             None => Vec::new(),
@@ -99,21 +98,21 @@ async fn ask_sources(wanted: &SourcesConfig) -> Result<Vec<SourceReport>, Comman
             None => Vec::new(),
         }
     };
-    let answers = tokio::join!(slurm, rest, kubernetes, ray);
+    let scheduler_reports = tokio::join!(slurm, rest, kubernetes, ray);
     let (runs, files): (Vec<PathBuf>, Vec<PathBuf>) =
         wanted.files.iter().cloned().partition(|path| path.join(file::RUN).is_file());
-    let mut said = sources::files::read(&files);
+    let mut reports = sources::files::read(&files);
     for run in &runs {
-        said.push(read_measured_claims(run)?);
+        reports.push(read_measured_claims(run)?);
     }
-    said.extend(answers.0);
-    said.extend(answers.1);
-    said.extend(answers.2);
-    said.extend(answers.3);
-    Ok(said)
+    reports.extend(scheduler_reports.0);
+    reports.extend(scheduler_reports.1);
+    reports.extend(scheduler_reports.2);
+    reports.extend(scheduler_reports.3);
+    Ok(reports)
 }
 
-/// What a stored run measured, whatever was claimed then.
+/// The claims that the measurements of a stored run support, regardless of that run's own claims.
 fn read_measured_claims(path: &Path) -> Result<SourceReport, CommandError> {
     let stored = stored_run::open_run_quietly(path)?;
     let run = stored_run::read_run(&stored)?;
@@ -121,8 +120,8 @@ fn read_measured_claims(path: &Path) -> Result<SourceReport, CommandError> {
     Ok(claims::nvlink_reach::read(&place, &run.info.created, &run.claims, &run.cells))
 }
 
-/// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own
-/// programs take it.
+/// The token for slurmrestd: from its file, else from `SLURM_JWT`, the variable that Slurm's
+/// commands read.
 fn read_slurmrestd_token(rest: &SlurmrestdSource) -> Result<Option<String>, CommandError> {
     let text = match &rest.token_file {
         Some(file) => read_text(file)?,
@@ -134,32 +133,32 @@ fn read_slurmrestd_token(rest: &SlurmrestdSource) -> Result<Option<String>, Comm
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
 }
 
-/// slurmrestd where its token cannot be read: nobody is asked there, and the
-/// others are.
+/// The report for a slurmrestd whose token cannot be read. It is not queried; the other sources
+/// are.
 fn missing_token_report(rest: &SlurmrestdSource, failure: &CommandError) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, rest.address.to_string());
-    let message = format!("not asked, its token cannot be read (token_file): {failure}");
-    said.push_problem(SourceProblemKind::Missing, None, message);
-    said
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, rest.address.to_string());
+    let message = format!("not queried: its token cannot be read (token_file): {failure}");
+    report.push_problem(SourceProblemKind::Missing, None, message);
+    report
 }
 
-/// Asks the nodes that the other sources name.
+/// Queries the nodes that the other sources name.
 async fn ask_nodes(
     known: &Claims,
     wanted: &SourcesConfig,
     config: Option<&Config>,
 ) -> Result<SourceReport, CommandError> {
     let Some(config) = config else {
-        let text = "asking nodes needs a configuration that says how they are reached ([launcher])";
+        let text = "querying nodes needs a configuration with a [launcher]";
         return Err(CommandError::Usage(text.to_owned()));
     };
     let mut names: Vec<NodeName> = known.domains.iter().flat_map(|d| d.nodes.clone()).collect();
     names.sort();
     if names.is_empty() {
-        let mut said = SourceReport::new(SourceKind::NodeFacts, "fabricgate node facts");
-        let message = "no other source names a node that could be asked";
-        said.push_problem(SourceProblemKind::Missing, None, message);
-        return Ok(said);
+        let mut report = SourceReport::new(SourceKind::NodeFacts, "fabricgate node facts");
+        let message = "no other source names a node to query";
+        report.push_problem(SourceProblemKind::Missing, None, message);
+        return Ok(report);
     }
     let nodes = NodeCommandRunner {
         launcher: &config.launcher,
@@ -171,7 +170,7 @@ async fn ask_nodes(
     Ok(sources::nodes::fetch_facts(&nodes, &names).await)
 }
 
-/// Slurm's controller, where a source, the launcher or the gate asks it through `scontrol`.
+/// The Slurm controller, if a source, the launcher or the gate reaches it through `scontrol`.
 pub fn slurm_controller(config: &Config) -> Option<SlurmClientConfig> {
     let by_source = match &config.claims {
         ClaimsSource::Sources(wanted) => wanted.slurm.clone(),
@@ -189,8 +188,7 @@ pub fn slurm_controller(config: &Config) -> Option<SlurmClientConfig> {
     })
 }
 
-/// Tells on stderr what of the sources could not be used, before a sweep goes
-/// on without it.
+/// Prints each source problem on stderr before a sweep continues without that source.
 pub fn print_source_problems(claims: &Claims) {
     for read in &claims.sources {
         for problem in &read.problems {
@@ -199,8 +197,8 @@ pub fn print_source_problems(claims: &Claims) {
     }
 }
 
-/// A claims file that a person wrote is taken as it is or not at all: a typo in
-/// it must not silently leave nodes out of a sweep.
+/// Rejects an invalid claims file written by hand: a typo in it must not silently leave nodes out
+/// of a sweep.
 pub fn check_claims_files(files: &[PathBuf]) -> Result<(), CommandError> {
     for file in files.iter().filter(|file| file.is_file()) {
         let text = read_text(file)?;
@@ -212,8 +210,7 @@ pub fn check_claims_files(files: &[PathBuf]) -> Result<(), CommandError> {
 }
 
 impl SourcesConfig {
-    /// Who is asked under these words of `--from`; what the configuration says
-    /// of those sources holds.
+    /// The sources for these values of `--from`; the configuration supplies their settings.
     pub fn from_option(words: &[String], config: Option<&Self>) -> Result<Self, CommandError> {
         let mut wanted = match config {
             Some(config) => Self { files: Vec::new(), ..config.clone() },
@@ -248,8 +245,8 @@ impl SourcesConfig {
                     }
                 },
                 ("slurmrestd", Some(address)) => {
-                    sources_config::check_address(address).map_err(|said| {
-                        CommandError::Usage(format!("--from slurmrestd: {said}"))
+                    sources_config::check_address(address).map_err(|reason| {
+                        CommandError::Usage(format!("--from slurmrestd: {reason}"))
                     })?;
                     let address = address.into();
                     wanted.slurmrestd =
@@ -277,8 +274,9 @@ impl SourcesConfig {
                 _ if Path::new(word).exists() => wanted.files.push(PathBuf::from(word)),
                 _ => {
                     return Err(CommandError::Usage(format!(
-                        "--from {word}: expected slurm, slurmrestd[=ADDRESS], kubernetes[=CONTEXT], \
-                         ray[=ADDRESS], nodes, files, or the name of a file that is there"
+                        "--from {word}: expected slurm, slurmrestd[=ADDRESS], \
+                         kubernetes[=CONTEXT], ray[=ADDRESS], nodes, files, or the name of an \
+                         existing file"
                     )));
                 }
             }
@@ -286,8 +284,8 @@ impl SourcesConfig {
         Ok(wanted)
     }
 
-    /// Who can be asked here without being told: Slurm where its programs are,
-    /// Kubernetes where somebody is logged in.
+    /// The sources that this machine can query without a configuration: Slurm if `scontrol` is
+    /// installed, Kubernetes if a kubeconfig or a service account exists.
     pub fn detect() -> Self {
         let mut wanted = Self::default();
         if path_lookup::find_program("scontrol", None).is_some() {
@@ -310,12 +308,12 @@ impl SourcesConfig {
 
 fn missing_address(name: &str, example: &str) -> CommandError {
     CommandError::Usage(format!(
-        "--from {name}: where is it? Expected {name}={example}, or [sources.{name}]"
+        "--from {name}: no address; expected {name}={example}, or [sources.{name}]"
     ))
 }
 
 impl Config {
-    /// What is claimed; `catalogue` tells platforms from products.
+    /// The claims of the configured source; `catalogue` maps products to platforms.
     pub fn collect_claims(&self, catalogue: &PlatformCatalogue) -> Result<Claims, CommandError> {
         match &self.claims {
             ClaimsSource::Sources(wanted) => {
@@ -334,8 +332,8 @@ impl Config {
         }
     }
 
-    /// What is claimed, for a sweep: it goes on without sources that cannot be
-    /// read, tells so, and needs one domain at least.
+    /// The claims for a sweep: reports unreadable sources, continues without them, and needs at
+    /// least one domain.
     pub fn collect_measurable_claims(
         &self,
         catalogue: &PlatformCatalogue,
@@ -344,9 +342,9 @@ impl Config {
         print_source_problems(&claims);
         if claims.domains.is_empty() {
             let text = format!(
-                "{}: no source claims a domain, so there is nothing to measure: name the nodes in a claims.toml \
-                 ([[domain]] with per_node = true where NVLink ends at the node), or say `platform` beside a topology \
-                 of leaves",
+                "{}: no source claims a domain, so there is nothing to measure: name the nodes in \
+                 a claims.toml ([[domain]] with per_node = true where NVLink ends at the node), or \
+                 set `platform` in addition to a topology of leaves",
                 self.path.display()
             );
             return Err(CommandError::Environment(text));
@@ -354,10 +352,10 @@ impl Config {
         Ok(claims)
     }
 
-    /// Whether what stands in for nodes is there: a mistake in a scenario would
-    /// otherwise be every node's.
+    /// Checks the scenario or run that replaces real nodes: otherwise every node would report the
+    /// same mistake.
     pub fn check_stand_in(&self) -> Result<(), CommandError> {
-        let there = match &self.launcher {
+        let checked = match &self.launcher {
             Launcher::Sim { scenario, .. } => build_fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored_run::open_run_quietly(run).map(|_| ()),
             Launcher::Local
@@ -365,7 +363,7 @@ impl Config {
             | Launcher::Slurm(_)
             | Launcher::Kubernetes(_) => Ok(()),
         };
-        there.map_err(|error| self.stand_in_error(&error))
+        checked.map_err(|error| self.stand_in_error(&error))
     }
 
     fn stand_in_error(&self, error: &CommandError) -> CommandError {

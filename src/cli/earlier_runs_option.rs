@@ -1,7 +1,6 @@
-//! `--history RUN...`: earlier run folders as a reference of parts of their own.
+//! `--history RUN...`: earlier run folders as a per-part reference.
 //!
-//! Opens folders; what of them is comparable and what is made of it is the
-//! judge's.
+//! Opens folders; the judge decides which runs are comparable and how to use them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +14,17 @@ use control::store::run_reader::{StoredRun, find_run_folders};
 use engine::judge::{JudgeInput, run_summary};
 use model::part_history::PartHistory;
 
-/// Earlier runs that parts are compared with.
+/// Earlier runs to compare parts with.
 #[derive(Debug, clap::Args)]
 pub struct EarlierRunsArgs {
-    /// Earlier runs by folder, id or `latest`, or folders of runs: what a part showed there, under
-    /// the same platform and driver, is a reference beside the fleet and the expectation.
+    /// Earlier runs by folder, id or `latest`, or folders of runs: the results of a part under the
+    /// same platform and driver are a reference in addition to the fleet and the expectation.
     #[arg(long, value_name = "RUN", num_args = 1..)]
     history: Vec<PathBuf>,
 }
 
 impl EarlierRunsArgs {
-    /// Reads them all. The run that is judged, `own`, is no history of itself.
+    /// Reads all earlier runs, except the judged run itself (`own`).
     pub fn load(
         &self,
         in_force: &ActiveThresholds,
@@ -56,14 +55,14 @@ fn list_run_folders(path: &Path) -> Vec<PathBuf> {
     if path.join(file::RUN).is_file() {
         return vec![path.to_owned()];
     }
-    // What is neither is named by the error of opening it.
+    // If it is neither, opening it returns the error.
     match find_run_folders(path) {
         Ok(runs) if !runs.is_empty() => runs,
         _ => vec![path.to_owned()],
     }
 }
 
-/// What parts showed in a stored run.
+/// The results of the parts in a stored run.
 fn summarize_run(
     stored: &StoredRun,
     in_force: &ActiveThresholds,

@@ -1,4 +1,4 @@
-//! The expectations in force: what ships, and what a site lays over it.
+//! The expectations in force: the built-in ones and the site's files on top.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,27 @@ use control::sources::input_file;
 use engine::thresholds::fault::{ThresholdFault, suggest_name};
 use engine::thresholds::{PlatformCatalogue, builtin, file, overlay};
 
-/// A site's own threshold files.
+/// Options for the site's threshold files.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Overrides {
-    /// A threshold file of this site, laid over those that ship (repeatable).
+    /// A threshold file of this site, on top of the built-in ones (repeatable).
     #[arg(long = "thresholds", value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
 
-/// Why the expectations in force cannot be told.
+/// Why the expectations could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideError {
     /// A file cannot be read.
     #[error(transparent)]
     Input(#[from] input_file::InputError),
-    /// A file is wrong.
+    /// A file has faults.
     #[error("{}", join_faults(.0))]
     Faults(Vec<ThresholdFault>),
 }
 
 impl OverrideError {
-    /// The exit code that this means.
+    /// The exit code of this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Input(_) => exit::ENVIRONMENT,
@@ -43,7 +43,7 @@ fn join_faults(faults: &[ThresholdFault]) -> String {
 }
 
 impl Overrides {
-    /// What ships with these files on top, and what looks wrong in them.
+    /// Loads the built-in expectations with these files on top; returns the warnings.
     pub fn load(&self) -> Result<(PlatformCatalogue, Vec<ThresholdFault>), OverrideError> {
         let mut catalogue = builtin::builtin_catalogue().clone();
         let mut warnings = Vec::new();
@@ -54,7 +54,7 @@ impl Overrides {
     }
 }
 
-/// Lays one file over the catalogue; gives its warnings.
+/// Adds one file to the catalogue and returns its warnings.
 pub(crate) fn add_file(
     catalogue: &mut PlatformCatalogue,
     path: &Path,
@@ -66,17 +66,17 @@ pub(crate) fn add_file(
     overlay::apply(catalogue, text, &origin).map_err(OverrideError::Faults)
 }
 
-/// Expectations with their digest.
+/// The expectations with their digest.
 #[derive(Debug)]
 pub struct ActiveThresholds {
     /// The expectations.
     pub catalogue: PlatformCatalogue,
-    /// Their digest.
+    /// Digest of the expectations.
     pub digest: String,
 }
 
-/// Reads what is in force; `files` are a site's own, later ones win. What
-/// looks wrong without being an error is told.
+/// Loads the expectations in force: the built-in ones with the site's `files` on top; later files
+/// win. Prints the warnings.
 pub fn load_thresholds(files: &[PathBuf]) -> Result<ActiveThresholds, CommandError> {
     let overrides = Overrides { files: files.to_vec() };
     let (catalogue, warnings) = overrides.load().map_err(|error| match error.exit_code() {
@@ -90,7 +90,7 @@ pub fn load_thresholds(files: &[PathBuf]) -> Result<ActiveThresholds, CommandErr
     Ok(ActiveThresholds { catalogue, digest })
 }
 
-/// Checks that a platform a person named exists; `place` is where they did.
+/// Checks that a named platform exists; `place` is the option or key that names it.
 pub fn check_platform(
     catalogue: &PlatformCatalogue,
     name: &str,
@@ -98,7 +98,7 @@ pub fn check_platform(
 ) -> Result<(), CommandError> {
     match catalogue.platform(name) {
         Some(class) if class.is_nic() => Err(CommandError::Usage(format!(
-            "{place}: {name} is a class of NICs, not a platform; it is claimed as `nic` in claims.toml"
+            "{place}: {name} is a class of NICs, not a platform; claim it as `nic` in claims.toml"
         ))),
         Some(_) => Ok(()),
         None => {
@@ -107,14 +107,13 @@ pub fn check_platform(
     }
 }
 
-/// Whether NVLink ends at the node on this platform, as far as one is named and known.
+/// Whether NVLink ends at the node on this platform; false for an unknown or absent platform.
 pub fn nvlink_ends_at_node(catalogue: &PlatformCatalogue, platform: Option<&str>) -> bool {
     let platform = platform.and_then(|name| catalogue.platform(name));
     platform.is_some_and(|platform| platform.nodes_per_domain == Some(1))
 }
 
-/// What to say about a platform that does not exist: the value, the nearest
-/// name and all names.
+/// The message about an unknown platform: its name, the nearest name and all names.
 pub fn unknown_platform_text(catalogue: &PlatformCatalogue, name: &str) -> String {
     let names: Vec<&str> = catalogue.platforms.keys().map(String::as_str).collect();
     let meant = suggest_name(name, names.iter().copied())

@@ -1,8 +1,7 @@
-//! Takes a turn of the configured gate for a run: what `apply` and the sweeps
-//! share.
+//! Runs one turn of the configured gate for a run: code shared by `apply` and the sweeps.
 //!
-//! What is decided and done, `act` and `gate` do; here a person's configuration
-//! becomes their arguments, and their errors become failures.
+//! `act` decides and `gate` acts; this module turns a configuration into their arguments, and their
+//! errors into command failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,29 +46,29 @@ use model::run::Run;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::worker_protocol::MachineRecord;
 
-/// A run whose verdicts the scheduler may hear of.
+/// A run whose verdicts may change node states in the scheduler.
 #[derive(Debug)]
 pub struct GateRunInput<'a> {
-    /// The run as it is on disk.
+    /// The run as stored on disk.
     pub stored: &'a StoredRun,
-    /// What was judged.
+    /// The judged run.
     pub run: &'a Run,
-    /// What is claimed of the whole fleet.
+    /// The claims about the whole fleet.
     pub fleet: &'a Claims,
 }
 
-/// The gate of a configuration; whoever asks for it needs one.
+/// The gate of a configuration; an error if the configuration has none.
 pub fn require_gate(config: &Config) -> Result<&GateConfig, CommandError> {
     config.gate.as_ref().ok_or_else(|| {
         CommandError::Usage(format!(
-            "{}: there is no [gate], so nobody would be told; an empty section tells Slurm \
-             through scontrol",
+            "{}: there is no [gate], so no scheduler is configured; an empty section selects \
+             Slurm through scontrol",
             config.path.display()
         ))
     })
 }
 
-/// Who is asked and told under this configuration.
+/// The scheduler that this configuration gates.
 pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
     match &gate.backend {
         GateBackend::Scontrol(scontrol) => Box::new(scontrol.clone()),
@@ -83,12 +82,12 @@ pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
     }
 }
 
-/// What a job of the watch may write under: the term that it was started in.
+/// The write fence for a job of the watch: the lease term in which the watch started it.
 pub fn term_fence(server: &Server) -> Option<LeaseFence> {
     LeaseTerm::from_env().transpose().map(|it| LeaseFence::new(server.clone(), it))
 }
 
-/// The same for an instance of the watch, which writes under this term.
+/// Like [`scheduler_for`], for a watch instance that writes under this lease term.
 pub fn scheduler_for_term(gate: &GateConfig, term: Option<&LeaseTerm>) -> Box<dyn Scheduler> {
     match (&gate.backend, term) {
         (GateBackend::Kubernetes(server), Some(term)) => {
@@ -99,7 +98,7 @@ pub fn scheduler_for_term(gate: &GateConfig, term: Option<&LeaseTerm>) -> Box<dy
     }
 }
 
-/// A cluster, where nothing is written unless the fence holds.
+/// A cluster client that writes only while the fence holds.
 fn fenced_cluster(server: &Server, fence: Option<LeaseFence>) -> Cluster {
     let cluster = Cluster::new(server.clone());
     match fence {
@@ -108,7 +107,7 @@ fn fenced_cluster(server: &Server, fence: Option<LeaseFence>) -> Cluster {
     }
 }
 
-/// Slurm's programs, where they are what nodes are reached by.
+/// Slurm's programs, if the launcher starts workers through Slurm.
 pub fn slurm_programs(launcher: &Launcher) -> Option<&SlurmPrograms> {
     match launcher {
         Launcher::Slurm(slurm) => Some(&slurm.programs),
@@ -116,7 +115,7 @@ pub fn slurm_programs(launcher: &Launcher) -> Option<&SlurmPrograms> {
     }
 }
 
-/// How pods are wanted, where they are what nodes are reached by.
+/// The pod settings, if the launcher starts workers in pods.
 pub fn pod_settings(launcher: &Launcher) -> Option<&Pods> {
     match launcher {
         Launcher::Kubernetes(kubernetes) => Some(kubernetes),
@@ -124,9 +123,8 @@ pub fn pod_settings(launcher: &Launcher) -> Option<&Pods> {
     }
 }
 
-/// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
-/// be applied carries out and issues certificates. What was left open before is
-/// told.
+/// Takes one gate turn for a run: reads the node states and decides; with `apply` also acts and
+/// issues certificates. Prints what an earlier turn left open.
 pub fn run_gate(
     config: &Config,
     judged: &GateRunInput<'_>,
@@ -142,14 +140,14 @@ pub fn run_gate(
     let keys = config.certificates.read_keys();
     keys.problems.iter().for_each(|trouble| note(trouble));
     let run = sweep::evidence_run(&record.info, &record.launcher, complete);
-    // What is said on nodes and what is kept on disk must not disagree.
-    let taken = GateRunData::read(judged.stored)?;
-    let unsure = identity::find_unsure(&taken.machines, &taken.results, &taken.recordings);
+    // Events on nodes and files on disk must agree, so both use this one read.
+    let run_data = GateRunData::read(judged.stored)?;
+    let unsure = identity::find_unsure(&run_data.machines, &run_data.results, &run_data.recordings);
     let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
-    let (drivers, boots) = (taken.driver_versions(), identity::boot_ids(&taken.machines));
+    let (drivers, boots) = (run_data.driver_versions(), identity::boot_ids(&run_data.machines));
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
-    let taking = reconciler::reconcile_nodes(ReconcileInput {
+    let reconciling = reconciler::reconcile_nodes(ReconcileInput {
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
         programs: slurm_programs(&config.launcher),
@@ -158,7 +156,11 @@ pub fn run_gate(
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,
-        coverage: Some(sweep::plan_coverage(&judged.stored.plan, &record.launcher, &taken.results)),
+        coverage: Some(sweep::plan_coverage(
+            &judged.stored.plan,
+            &record.launcher,
+            &run_data.results,
+        )),
         run: &run,
         drivers: &drivers,
         boots: &boots,
@@ -167,24 +169,24 @@ pub fn run_gate(
         stop,
         log: &mut say,
     });
-    let turned = crate::cli::runtime::build_runtime()?.block_on(async {
+    let outcome = crate::cli::runtime::build_runtime()?.block_on(async {
         let mut signals = StopSignals::listen();
-        let mut taking = std::pin::pin!(taking);
+        let mut reconciling = std::pin::pin!(reconciling);
         loop {
             tokio::select! {
-                turned = &mut taking => break turned,
+                outcome = &mut reconciling => break outcome,
                 name = signals.next() => {
-                    note(&format!("{name}: concluding what was begun, beginning nothing more"));
+                    note(&format!("{name}: finishing started actions, starting no more"));
                     stopper.send_replace(true);
                 }
             }
         }
     });
-    let mut turned = turned.map_err(turn_error)?;
-    for record in &turned.recovered {
+    let mut outcome = outcome.map_err(turn_error)?;
+    for record in &outcome.recovered {
         note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
     }
-    if let Some(tripped) = &turned.journal_state.breaker {
+    if let Some(tripped) = &outcome.journal_state.breaker {
         note(&format!(
             "the breaker tripped at {} ({}): nothing but releases until `fabricgate gate reset`",
             tripped.stamp.at, tripped.why
@@ -196,36 +198,35 @@ pub fn run_gate(
             verdicts: &judged.run.verdicts,
             cells: &judged.run.cells,
             claims: &judged.run.claims,
-            machines: &taken.machines,
-            results: &taken.results,
-            recordings: &taken.recordings,
+            machines: &run_data.machines,
+            results: &run_data.results,
+            recordings: &run_data.recordings,
         };
-        let withheld = issue_certificates(config, gate, &keys, &evidence, &turned);
-        add_withheld(&mut turned.plan, withheld);
+        let withheld = issue_certificates(config, gate, &keys, &evidence, &outcome);
+        add_withheld(&mut outcome.plan, withheld);
     }
     if let (true, GateBackend::Kubernetes(server)) = (apply, &gate.backend) {
-        post_node_events(server, &turned);
+        post_node_events(server, &outcome);
     }
-    Ok(turned)
+    Ok(outcome)
 }
 
-/// Says on nodes what was done to them, as events. That none can be written is a
-/// word here and no more.
+/// Posts the actions as events on the nodes. A failure to write them is only printed.
 fn post_node_events(server: &Server, turned: &ReconcileOutcome) {
-    let told = crate::cli::runtime::build_runtime().map(|runtime| {
+    let posted = crate::cli::runtime::build_runtime().map(|runtime| {
         runtime.block_on(async {
             let access = connection::connect(server, ResponseReadLimit::Bounded).await;
             let client = access.map_err(|problem| problem.message)?.client;
             events::write_events(&client, &turned.plan.records, &turned.live).await
         })
     });
-    if let Ok(Err(why)) = told {
-        note(&format!("no event is written on nodes: {why}"));
+    if let Ok(Err(why)) = posted {
+        note(&format!("node events are not written: {why}"));
     }
 }
 
-/// Issues the certificates of a run and tells to whom; what is not certified,
-/// and why. What was carried out before stays so where none can be written.
+/// Issues the certificates of a run and prints the certified nodes; returns what is withheld and
+/// why. A failure undoes no action.
 fn issue_certificates(
     config: &Config,
     gate: &GateConfig,
@@ -233,7 +234,7 @@ fn issue_certificates(
     evidence: &CertificateEvidence<'_>,
     turned: &ReconcileOutcome,
 ) -> Vec<WithheldAction> {
-    let acted = GateRecord {
+    let gate_record = GateRecord {
         live: &turned.live,
         records: &turned.plan.records,
         ledger: &turned.journal_state,
@@ -242,14 +243,14 @@ fn issue_certificates(
     let issued = certificates::issue_certificates(
         &gate.folder,
         evidence,
-        &acted,
+        &gate_record,
         &config.policy,
         &keys.seal(),
         &now,
     );
     let issued = issued.unwrap_or_else(|error| IssueResult {
         nodes: Vec::new(),
-        withheld: vec![WithheldAction::new("certificates", format!("none is issued: {error}"))],
+        withheld: vec![WithheldAction::new("certificates", format!("not issued: {error}"))],
     });
     if !issued.nodes.is_empty() {
         let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
@@ -258,8 +259,8 @@ fn issue_certificates(
     issued.withheld
 }
 
-/// Keeps the certificates that a run shows by itself in its own folder, for a run
-/// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
+/// Stores a run's certificates in its own folder, for a run on which no gate acted: a burn-in
+/// before the cluster exists. No gate counts them.
 pub fn store_run_certificates(
     config: &Config,
     stored: &StoredRun,
@@ -267,20 +268,20 @@ pub fn store_run_certificates(
 ) -> Result<IssueResult, CommandError> {
     let record = &stored.record;
     let complete = record.state == RunState::Complete;
-    let seen = sweep::evidence_run(&record.info, &record.launcher, complete);
-    if certificate::run_validity_s(&seen, &config.policy).is_err() {
-        // An audit, an interrupted or a simulated run: nobody expects any.
+    let evidence_run = sweep::evidence_run(&record.info, &record.launcher, complete);
+    if certificate::run_validity_s(&evidence_run, &config.policy).is_err() {
+        // Audits, interrupted and simulated runs issue no certificates.
         return Ok(IssueResult::default());
     }
-    let taken = GateRunData::read(stored)?;
+    let run_data = GateRunData::read(stored)?;
     let evidence = CertificateEvidence {
-        run: &seen,
+        run: &evidence_run,
         verdicts: &run.verdicts,
         cells: &run.cells,
         claims: &run.claims,
-        machines: &taken.machines,
-        results: &taken.results,
-        recordings: &taken.recordings,
+        machines: &run_data.machines,
+        results: &run_data.results,
+        recordings: &run_data.recordings,
     };
     let keys = config.certificates.read_keys();
     keys.problems.iter().for_each(|trouble| note(trouble));
@@ -290,7 +291,7 @@ pub fn store_run_certificates(
         .map_err(CommandError::environment)
 }
 
-/// Puts what is not certified beside what else is withheld, each once.
+/// Adds withheld certificates to the other withheld actions, without duplicates.
 fn add_withheld(plan: &mut ActionPlan, withheld: Vec<WithheldAction>) {
     for it in withheld {
         if !plan.withheld.contains(&it) {
@@ -299,7 +300,7 @@ fn add_withheld(plan: &mut ActionPlan, withheld: Vec<WithheldAction>) {
     }
 }
 
-/// What a run took, read once: runs of large fleets are long files.
+/// The data of a run, read once: runs of large fleets are long files.
 struct GateRunData {
     machines: Vec<MachineRecord>,
     results: Vec<RawResult>,
@@ -316,22 +317,22 @@ impl GateRunData {
         })
     }
 
-    /// Version of the driver by node, as workers and tools told it.
+    /// Driver version by node, as workers and tools report it.
     fn driver_versions(&self) -> BTreeMap<NodeName, String> {
-        let told = self.recordings.iter().filter_map(|recording| match &recording.scope {
+        let by_tool = self.recordings.iter().filter_map(|recording| match &recording.scope {
             RecordingScope::Node(node) => Some((node, recording.parsed.facts.driver.as_ref()?)),
             _ => None,
         });
         let machines = self.machines.iter();
         let by_worker = machines.filter_map(|it| Some((&it.node, it.environment.driver.as_ref()?)));
-        told.chain(by_worker).map(|(node, driver)| (node.clone(), driver.clone())).collect()
+        by_tool.chain(by_worker).map(|(node, driver)| (node.clone(), driver.clone())).collect()
     }
 }
 
-/// The exit code that a turn's failure has.
+/// Maps a failed turn to its exit code.
 pub fn turn_error(error: ReconcileError) -> CommandError {
     match error {
-        // Somebody wrote into our record, or a newer program did.
+        // The journal was edited by hand, or a newer fabricgate wrote it.
         ReconcileError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
             CommandError::usage(error)
         }
@@ -341,7 +342,7 @@ pub fn turn_error(error: ReconcileError) -> CommandError {
     }
 }
 
-/// The exit code of a plan that was carried out: whether all of it was.
+/// The exit code of an executed plan: whether all of it was carried out.
 pub fn exit_code(plan: &ActionPlan) -> u8 {
     let done = |result: &ActionResult| matches!(result, ActionResult::Done | ActionResult::Already);
     let refused = plan.frozen.is_some() || plan.withheld.iter().any(|it| it.budget);
@@ -355,7 +356,7 @@ pub fn exit_code(plan: &ActionPlan) -> u8 {
 /// Refuses to measure while the gate is paused.
 pub(crate) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
     let Some(gate) = &config.gate else { return Ok(()) };
-    // What else is wrong with the journal, the turn of the gate tells.
+    // The gate's turn reports other problems with the journal.
     let Ok(ledger) = journal::read_state(&gate.folder).map_err(|it| turn_error(it.into())) else {
         return Ok(());
     };
@@ -368,7 +369,7 @@ pub(crate) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
     }
 }
 
-/// The keys of the configuration, which may be none. Trouble with one is a word.
+/// The configured keys, if any; prints keys that cannot be read.
 pub(crate) fn read_trusted_keys(config: Option<&Config>) -> SignatureTrust {
     let keys = config.map_or_else(
         || CertificatesConfig::default().read_keys(),
@@ -383,14 +384,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_certified_is_told_once_and_is_no_refusal() {
+    fn withheld_certificates_are_listed_once_and_are_not_a_refusal() {
         let audit = WithheldAction::new("certificates", "an audit measures too little to certify");
         let mut plan = ActionPlan {
             dry_run: false,
             withheld: vec![audit.clone()],
             ..ActionPlan::from_actions(Vec::new())
         };
-        let disk = WithheldAction::new("certificates", "none is issued: no space left on device");
+        let disk = WithheldAction::new("certificates", "not issued: no space left on device");
         add_withheld(&mut plan, vec![audit.clone(), disk.clone()]);
         assert_eq!(plan.withheld, [audit, disk]);
         assert_eq!(exit_code(&plan), exit::PASS);

@@ -15,7 +15,7 @@ use control::store::latest_verdicts::LatestRuns;
 use control::store::run_folder::parent_folder;
 use engine::report::metrics::MetricsState;
 
-/// The drift alarms that stand, where runs of this folder are kept in a history.
+/// The open drift alarms, if the history covers this folder of runs.
 pub(crate) fn read_alarms(config: &Config, runs: &Path) -> DriftAlarms {
     let mut alarms = DriftAlarms::default();
     if let Some(file) = config.history_path(runs) {
@@ -24,11 +24,11 @@ pub(crate) fn read_alarms(config: &Config, runs: &Path) -> DriftAlarms {
     alarms
 }
 
-/// The state as records have it now; what cannot be read is a note, and counted.
+/// The current state from the records; unreadable records are printed and counted.
 pub(crate) fn collect_state(config: &Config, runs: &Path, alarms: &DriftAlarms) -> MetricsState {
     let mut latest = LatestRuns::default();
     let keys = config.certificates.read_keys();
-    let shown = metrics_source::read_metrics_state(
+    let read = metrics_source::read_metrics_state(
         &mut latest,
         &MetricsSources {
             runs,
@@ -43,22 +43,22 @@ pub(crate) fn collect_state(config: &Config, runs: &Path, alarms: &DriftAlarms) 
             now: &clock::now(),
         },
     );
-    for trouble in &shown.troubles {
+    for trouble in &read.troubles {
         note(&format!("metrics: {trouble}"));
     }
-    shown.state
+    read.state
 }
 
-/// Puts a textfile in place at one go, readable for node-exporter, whoever that
-/// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
+/// Replaces a textfile atomically, readable for node-exporter under any user. It is not synced to
+/// disk: after a crash the next run rewrites it.
 pub(crate) fn write_textfile(path: &Path, text: &str) -> io::Result<()> {
-    // Until it is renamed its name does not end as node-exporter asks for.
-    let mut beside = tempfile::Builder::new()
+    // Before the rename, the suffix keeps node-exporter from reading it.
+    let mut temporary = tempfile::Builder::new()
         .prefix(".fabricgate-")
         .suffix(".tmp")
         .tempfile_in(parent_folder(path))?;
-    beside.write_all(text.as_bytes())?;
-    fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
-    beside.persist(path).map_err(|error| error.error)?;
+    temporary.write_all(text.as_bytes())?;
+    fs::set_permissions(temporary.path(), fs::Permissions::from_mode(0o644))?;
+    temporary.persist(path).map_err(|error| error.error)?;
     Ok(())
 }

@@ -40,8 +40,8 @@ use commands::{
 use model::profile::Profile;
 use stdout::{Color, Globals};
 
-/// What `--version` says: with the commit, where the build was told it (`ci/package`
-/// is). A variable and no build script: the same sources make the same bytes.
+/// The text of `--version`: `ci/package` adds the commit through this variable. Without a build
+/// script, the same sources produce the same bytes.
 const VERSION: &str = match option_env!("FABRICGATE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
@@ -64,7 +64,7 @@ enum CliCommand {
     Judge(judge::JudgeArgs),
     Claims(claims::ClaimsArgs),
     Plan(plan::PlanArgs),
-    /// Measure nodes before their first job: state, inside, across, collectives.
+    /// Measure nodes before their first job: state, inside nodes, across nodes, collectives.
     Admit(sweep::SweepArgs),
     BurnIn(burn_in::BurnInArgs),
     Recertify(recertify::RecertifyArgs),
@@ -92,7 +92,7 @@ enum CliCommand {
     Man(completions::ManArgs),
 }
 
-/// Parses the command line, runs the command, and gives its exit code.
+/// Parses the command line, runs the command, and returns its exit code.
 pub fn main() -> ExitCode {
     if let Some(result) = sim::answer_by_name() {
         return report_result(result, false);
@@ -100,7 +100,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to stdout with 0, everything else is usage.
+            // Help and version go to stdout with 0; everything else is a usage error.
             let code = if error.use_stderr() { exit::USAGE } else { exit::PASS };
             let _ = error.print();
             return ExitCode::from(code);
@@ -149,7 +149,7 @@ pub fn main() -> ExitCode {
     report_result(result, globals.verbose)
 }
 
-/// The exit code of a command, and after a message where it failed.
+/// The exit code of a command; prints the error of a failed one.
 fn report_result(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
@@ -179,25 +179,25 @@ mod tests {
         let readme = include_str!("../../README.md");
         let table = readme.split("\n## Commands\n").nth(1).expect("the section");
         let table = table.split("\n## ").next().expect("its end");
-        // First cells, word by word: `sim record\|tool` names a command and two of its own.
+        // First cells, word by word: `sim record\|tool` names a command and its two subcommands.
         let cells = table.lines().filter_map(|row| row.strip_prefix("| `")?.split(" | ").next());
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let rows: Vec<Vec<&str>> =
             cells.map(|cell| cell.split(|c| !is_word(c)).collect()).collect();
         assert!(20 < rows.len(), "{rows:?}");
         let cli = Cli::command();
-        let mut silent = Vec::new();
+        let mut missing = Vec::new();
         for command in cli.get_subcommands().filter(|it| !it.is_hide_set()) {
             let name = command.get_name();
-            let told = rows.iter().filter(|row| row.contains(&name));
-            let told: Vec<&str> = told.flatten().copied().collect();
-            if told.is_empty() {
-                silent.push(name.to_owned());
+            let words = rows.iter().filter(|row| row.contains(&name));
+            let words: Vec<&str> = words.flatten().copied().collect();
+            if words.is_empty() {
+                missing.push(name.to_owned());
             }
             let own = command.get_subcommands().filter(|it| !it.is_hide_set());
-            let own = own.map(clap::Command::get_name).filter(|own| !told.contains(own));
-            silent.extend(own.map(|own| format!("{name} {own}")));
+            let own = own.map(clap::Command::get_name).filter(|own| !words.contains(own));
+            missing.extend(own.map(|own| format!("{name} {own}")));
         }
-        assert!(silent.is_empty(), "README.md, Commands, does not tell of {silent:?}");
+        assert!(missing.is_empty(), "README.md, Commands, lacks {missing:?}");
     }
 }

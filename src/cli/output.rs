@@ -1,5 +1,5 @@
-//! Files that a person names for an answer. Each is opened before anything is measured,
-//! and takes the place of what was there only when it is whole; `-` is standard output.
+//! Output files that the user names. Each is opened before the measurement, and replaces an
+//! existing file only when it is complete; `-` is standard output.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,9 @@ use crate::cli::stdout;
 use crate::exit::CommandError;
 use control::store::run_folder::ReplacementFile;
 
-/// The name of standard output.
 const STDOUT: &str = "-";
 
-/// A file that was opened to be written once.
+/// An output file that is opened early and written once.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -20,13 +19,13 @@ pub struct OutputFile {
 #[derive(Debug)]
 enum OutputTarget {
     Stdout,
-    /// A pipe, a terminal, a device: it cannot be replaced by renaming.
+    /// A pipe, a terminal or a device: a rename cannot replace it.
     Special,
     File(ReplacementFile),
 }
 
 impl OutputFile {
-    /// Opens it; what is there already stays as it is until [`put`](Self::put).
+    /// Opens the file; an existing file stays unchanged until [`write`](Self::write).
     pub fn open(path: &Path) -> Result<Self, CommandError> {
         let of = |to| Ok(Self { path: path.to_owned(), to });
         if path.as_os_str() == STDOUT {
@@ -46,17 +45,17 @@ impl OutputFile {
         }
     }
 
-    /// The same of an option that may be absent.
+    /// Opens the file of an option that may be absent.
     pub fn open_optional(path: Option<&PathBuf>) -> Result<Option<Self>, CommandError> {
         path.map(|path| Self::open(path)).transpose()
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file, completely or not at all.
     pub fn write(self, bytes: &[u8]) -> Result<(), CommandError> {
         let written = match self.to {
             OutputTarget::Stdout => return stdout::write_reserved_file(bytes),
             OutputTarget::Special => std::fs::write(&self.path, bytes),
-            OutputTarget::File(beside) => beside.commit(bytes),
+            OutputTarget::File(replacement) => replacement.commit(bytes),
         };
         written.map_err(|error| {
             CommandError::Environment(format!("cannot write {}: {error}", self.path.display()))
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside() {
+    fn a_file_is_replaced_completely_or_stays_unchanged_without_leftovers() {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("report.html");
         fs::write(&path, "old").expect("written");
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_told_when_it_is_opened() {
+    fn an_unwritable_path_is_reported_when_it_is_opened() {
         let place = tempfile::tempdir().expect("a folder");
         for path in [place.path().join("none/report.html"), place.path().to_owned()] {
             let error = OutputFile::open(&path).expect_err("no such place");

@@ -1,7 +1,7 @@
-//! Which nodes take part beside those that are named: a node measured alone says nothing
-//! of its domain, nor of its rails.
+//! Selects partners for the named nodes: a node measured alone proves nothing about its domain or
+//! its rails.
 //!
-//! Who is cleared, run folders and certificates say; which of them, `plan::partners`.
+//! Run folders and certificates determine the cleared nodes; `plan::partners` picks among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,11 +25,10 @@ use model::hostlist;
 use model::id::{DomainName, NodeName};
 use model::verdict::{Outcome, Verdicts};
 
-/// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
-/// nothing disturbs them.
+/// Relative scatter of repeated readings of a copy between nodes, without other load.
 const DEFAULT_SIGMA: f64 = 0.005;
 
-/// The nodes that are named and their partners, told to people.
+/// The named nodes and their partners; prints the choice.
 pub(crate) fn choose_partners(
     config: &Config,
     catalogue: &PlatformCatalogue,
@@ -42,7 +41,7 @@ pub(crate) fn choose_partners(
     if chosen.named.is_empty() || selection.with_domain || most == Some(0) {
         return Ok(chosen);
     }
-    let asking = PartnerSearch {
+    let search = PartnerSearch {
         config,
         across: &plan_scope::find_nvlink_domains(
             &chosen.fleet,
@@ -54,7 +53,7 @@ pub(crate) fn choose_partners(
         past,
         most,
     };
-    let partners = find_partners(&asking);
+    let partners = find_partners(&search);
     for line in describe_partners(&partners, &chosen.named, config.readings) {
         note(&line);
     }
@@ -64,7 +63,7 @@ pub(crate) fn choose_partners(
     Ok(chosen)
 }
 
-/// Partners are measured for the sake of others: where none of those is left, nothing is.
+/// Partners only support the named nodes: without a named node left, nothing is measured.
 pub(crate) fn check_named_left(
     claims: &Claims,
     named: &BTreeSet<NodeName>,
@@ -73,19 +72,19 @@ pub(crate) fn check_named_left(
     match named.is_empty() || named.iter().any(is_left) {
         true => Ok(()),
         false => Err(CommandError::environment(
-            "no node that was named can be measured now: see above why each is left out",
+            "none of the named nodes can be measured now: see above why each is left out",
         )),
     }
 }
 
-/// The outcome of the nodes that were named, told where that of all is worse: partners
-/// take part for their sake.
+/// The outcome of the named nodes, because partners take part only for their sake. Prints a note if
+/// the outcome of all nodes is worse.
 pub(crate) fn named_outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
     let of_named = verdicts.nodes.iter().filter(|it| named.contains(&it.node));
     let outcome = of_named.map(|it| it.outcome).max().unwrap_or(verdicts.outcome);
     if outcome < verdicts.outcome {
         note(&format!(
-            "the exit code is of {}; of all that took part the worst is {}",
+            "the exit code is that of {}; the worst outcome of all nodes that took part is {}",
             hostlist::fold(named.iter().map(NodeName::as_str)),
             verdicts.outcome
         ));
@@ -93,25 +92,25 @@ pub(crate) fn named_outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> 
     outcome
 }
 
-/// What partners are chosen by.
+/// The inputs of the search for partners.
 #[derive(Clone, Copy, Debug)]
 struct PartnerSearch<'a> {
     config: &'a Config,
-    /// Domains whose platform joins nodes by NVLink.
+    /// Domains whose platform connects nodes by NVLink.
     across: &'a BTreeSet<DomainName>,
     fleet: &'a Claims,
     named: &'a BTreeSet<NodeName>,
     past: &'a PastRuns,
-    /// As many as a person asks for.
+    /// The number that the operator requests.
     most: Option<usize>,
 }
 
-/// Nodes that take part for others' sake.
+/// Nodes that take part as partners.
 #[derive(Debug, Default)]
 struct PartnerNodes {
-    /// Each, and whether it is cleared.
+    /// Each partner, and whether it is cleared.
     nodes: BTreeMap<NodeName, bool>,
-    /// Why there is none where one is needed.
+    /// Why a needed partner is missing.
     missing: Vec<String>,
 }
 
@@ -125,7 +124,7 @@ fn describe_partners(
         hostlist::fold(nodes.map(|(node, _)| node.as_str()))
     };
     let why = format!(
-        "{} cannot be shown to be connected as claimed without other nodes",
+        "the claimed connections of {} cannot be verified without other nodes",
         hostlist::fold(named.iter().map(NodeName::as_str))
     );
     let mut lines = Vec::new();
@@ -149,7 +148,7 @@ fn describe_partners(
     if 0 < count {
         let least = judge::detectable_loss(count, readings, DEFAULT_SIGMA);
         lines.push(format!(
-            "where readings scatter by {:.1} %, a loss of {:.1} % of a GPU or more would be seen",
+            "if readings scatter by {:.1} %, a loss of {:.1} % of a GPU's rate is detectable",
             100.0 * DEFAULT_SIGMA,
             100.0 * least
         ));
@@ -158,11 +157,11 @@ fn describe_partners(
     lines
 }
 
-/// The partners of the nodes that are named: in each domain that NVLink joins, and over
-/// the network where rails are claimed.
-fn find_partners(asking: &PartnerSearch<'_>) -> PartnerNodes {
-    let PartnerSearch { config, across, fleet, named, .. } = *asking;
-    // What cannot be read of the keys is told where certificates are issued.
+/// The partners of the named nodes: in each domain that NVLink connects, and over the network if
+/// rails are claimed.
+fn find_partners(search: &PartnerSearch<'_>) -> PartnerNodes {
+    let PartnerSearch { config, across, fleet, named, .. } = *search;
+    // The code that issues certificates reports unreadable keys.
     let trust = config.certificates.read_keys().trust;
     let mut partners = PartnerNodes::default();
     let is_named = |domain: &&ClaimedDomain| domain.nodes.iter().any(|node| named.contains(node));
@@ -173,13 +172,13 @@ fn find_partners(asking: &PartnerSearch<'_>) -> PartnerNodes {
         };
         if may_span && 1 < domain.nodes.len() {
             let nodes: Vec<&NodeName> = domain.nodes.iter().collect();
-            add_partners(asking, &trust, &format!("domain {}", domain.name), &nodes, &mut partners);
+            add_partners(search, &trust, &format!("domain {}", domain.name), &nodes, &mut partners);
         }
     }
     let over_network =
         !fleet.rails.is_empty() || fleet.domains.iter().any(|it| it.gpus_per_node == Some(0));
     if over_network && partners.nodes.is_empty() && partners.missing.is_empty() {
-        // Under the same leaf first: an uplink is no part of a node.
+        // Prefer nodes under the same leaf: an uplink is not part of a node.
         let leaves: Vec<_> = fleet
             .leaves
             .iter()
@@ -190,50 +189,49 @@ fn find_partners(asking: &PartnerSearch<'_>) -> PartnerNodes {
             nodes = fleet.domains.iter().flat_map(|domain| &domain.nodes).collect();
         }
         if 1 < nodes.len() {
-            add_partners(asking, &trust, "its rails", &nodes, &mut partners);
+            add_partners(search, &trust, "its rails", &nodes, &mut partners);
         }
     }
     partners
 }
 
-/// Takes partners among these nodes.
 fn add_partners(
-    asking: &PartnerSearch<'_>,
+    search: &PartnerSearch<'_>,
     trust: &SignatureTrust,
     place: &str,
     nodes: &[&NodeName],
     partners: &mut PartnerNodes,
 ) {
-    let PartnerSearch { config, fleet, named, past, most, .. } = *asking;
+    let PartnerSearch { config, fleet, named, past, most, .. } = *search;
     let cleared = |node: &NodeName| is_cleared(config, trust, node, past);
     let others: Vec<&NodeName> = nodes.iter().copied().filter(|it| !named.contains(*it)).collect();
     if others.is_empty() {
         return;
     }
-    // Cleared ones among those named serve as well as any.
+    // Cleared nodes among the named ones serve as partners too.
     let cleared_named = nodes.iter().filter(|node| named.contains(**node) && cleared(node)).count();
     let idle = |node: &&NodeName| {
-        let said = fleet.nodes.get(*node);
+        let report = fleet.nodes.get(*node);
         past.passed_last(node).is_none()
-            && said.is_none_or(|said| audit_scope::unfit_reason(node, said).is_none())
+            && report.is_none_or(|report| audit_scope::unfit_reason(node, report).is_none())
     };
     let (good, rest): (Vec<&NodeName>, Vec<&NodeName>) =
         others.iter().copied().partition(|node| cleared(node));
     let pool = PartnerCandidates { cleared: good, idle: rest.into_iter().filter(idle).collect() };
     let wanted = PartnerDemand { exactly: most, usual: config.limits.partners, cleared_named };
     let list = hostlist::fold(named.iter().map(NodeName::as_str));
-    let taken = choosing::choose_partners(&pool, wanted, &list);
-    if taken.is_empty() && cleared_named == 0 {
+    let chosen = choosing::choose_partners(&pool, wanted, &list);
+    if chosen.is_empty() && cleared_named == 0 {
         partners.missing.push(format!(
-            "{place}: no other node of it is idle and without a finding against it, so its nodes are \
-             measured among themselves; --with-domain takes the others along"
+            "{place}: no other node of it is idle and free of findings, so its nodes are measured \
+             among themselves; --with-domain adds the others",
         ));
     }
-    partners.nodes.extend(taken);
+    partners.nodes.extend(chosen);
 }
 
-/// Whether a node is known to be good: by its last run, or a certificate that
-/// counts and that no later run speaks against.
+/// Whether a node is known to be good: its last run passed, or it has a valid certificate and no
+/// later run.
 fn is_cleared(config: &Config, trust: &SignatureTrust, node: &NodeName, past: &PastRuns) -> bool {
     match past.passed_last(node) {
         Some(passed) => passed,
@@ -246,7 +244,7 @@ fn has_certificate(config: &Config, trust: &SignatureTrust, node: &NodeName) -> 
     let now = sweep::now().as_second();
     match certificates::read_trusted(&gate.folder, node, trust) {
         Ok(Some(certificate)) => certificate::explain_expiry(&certificate, now).is_none(),
-        // One that cannot be read, or whose signature does not count, clears nobody.
+        // An unreadable certificate, or one without a trusted signature, clears no node.
         Ok(None) | Err(_) => false,
     }
 }
@@ -261,8 +259,8 @@ mod tests {
     use control::store::signing::SigningKey;
     use model::certificate::Certificate;
 
-    /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
-    /// under a configuration that says this of signatures.
+    /// The cleared partners of `n1` if `n2` has an unsigned certificate, under these
+    /// `[certificates]` settings.
     fn find_test_partners(certificates: &str) -> Vec<NodeName> {
         let folder = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("a key");
@@ -272,13 +270,13 @@ mod tests {
         fs::write(&file, text).expect("written");
         let now = sweep::now().as_second();
         let made = Certificate::unsigned("n2".into(), now, now + 3_600);
-        let nobody = SignatureTrust::default();
-        let unsealed = CertificateSigning { key: Ok(None), trust: &nobody };
+        let no_keys = SignatureTrust::default();
+        let signing = CertificateSigning { key: Ok(None), trust: &no_keys };
         certificates::export_certificates(
             &folder.path().join("gate"),
             vec![made],
             Vec::new(),
-            &unsealed,
+            &signing,
         )
         .expect("written");
         let config = config::open(Some(&file)).expect("good");
@@ -290,7 +288,7 @@ mod tests {
             nic: None,
         };
         let fleet = Claims { domains: vec![domain], ..Claims::default() };
-        let asking = PartnerSearch {
+        let search = PartnerSearch {
             config: &config,
             across: &BTreeSet::new(),
             fleet: &fleet,
@@ -298,8 +296,8 @@ mod tests {
             past: &PastRuns::default(),
             most: Some(3),
         };
-        let taken = find_partners(&asking).nodes.into_iter();
-        taken.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
+        let partners = find_partners(&search).nodes.into_iter();
+        partners.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
     }
 
     #[test]

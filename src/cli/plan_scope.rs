@@ -13,34 +13,35 @@ use model::id::{DomainName, NodeName};
 use model::probe::Probe;
 use model::profile::Profile;
 
-/// Which nodes are meant.
+/// Options that select nodes.
 #[derive(Debug, Default, clap::Args)]
 pub struct NodeSelectionArgs {
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
+    /// Nodes or host lists, such as node[0001-0018]; by default all claimed nodes.
     #[arg(value_name = "NODE")]
     pub nodes: Vec<String>,
-    /// Measure the other nodes of their domains too: alone, a node has no partner across its domain.
+    /// Measure the other nodes of their domains too: a node needs partners to be measured across
+    /// its domain.
     #[arg(long, requires = "nodes")]
     pub with_domain: bool,
-    /// Other nodes that take part beside those named, at most; 0 for none. By default as many
-    /// as show whether a node is connected as claimed: [sweep] partners (3) where they are
-    /// cleared, two more where one is not.
+    /// Most partner nodes to add to the named ones; 0 for none. By default as many as are needed to
+    /// verify a node's claimed connections: [sweep] partners (3) if they are cleared, two more if
+    /// one is not.
     #[arg(long, value_name = "N", requires = "nodes", conflicts_with = "with_domain")]
     pub partners: Option<usize>,
 }
 
-/// Claims of which a plan covers a part.
+/// The part of a fleet that a plan covers.
 #[derive(Debug)]
 pub struct PlanScope {
-    /// All that is claimed.
+    /// The claims of the whole fleet.
     pub fleet: Claims,
-    /// The part that takes part.
+    /// The claims of the covered part.
     pub claims: Claims,
-    /// The nodes that a person names; none where all are meant.
+    /// The nodes that the operator names; empty if all are covered.
     pub named: BTreeSet<NodeName>,
 }
 
-/// The claimed nodes among `nodes`, or all where none is named.
+/// Restricts the fleet to the named nodes; without names selects all.
 pub fn select_nodes(
     fleet: Claims,
     selection: &NodeSelectionArgs,
@@ -71,7 +72,7 @@ pub fn select_nodes(
     Ok(PlanScope { fleet, claims, named })
 }
 
-/// What plans are made from under this configuration.
+/// The inputs of a plan under this configuration.
 #[derive(Debug)]
 pub struct PlanBasis<'a> {
     config: &'a Config,
@@ -83,7 +84,8 @@ pub struct PlanBasis<'a> {
 }
 
 impl<'a> PlanBasis<'a> {
-    /// Which platforms join nodes by NVLink is in the catalogue of expectations.
+    /// Collects the inputs; the catalogue of expectations determines which platforms span nodes
+    /// with NVLink.
     pub fn new(
         config: &'a Config,
         claims: &'a Claims,
@@ -106,7 +108,7 @@ impl<'a> PlanBasis<'a> {
         Ok(Self { config, claims, profile, seed, probes, across })
     }
 
-    /// What the plan stage is asked.
+    /// The request to the plan stage.
     pub fn request(&self) -> plan::PlanRequest<'_> {
         plan::PlanRequest {
             claims: self.claims,
@@ -121,7 +123,7 @@ impl<'a> PlanBasis<'a> {
         }
     }
 
-    /// The plan, held against its own rules.
+    /// Makes the plan and checks it against the plan rules.
     pub fn make_plan(&self) -> anyhow::Result<Plan> {
         let plan = plan::plan_sweep(&self.request());
         if let Some(wrong) = plan::lint::lint_plan(&plan, self.claims).first() {
@@ -131,7 +133,7 @@ impl<'a> PlanBasis<'a> {
     }
 }
 
-/// The domains of which a platform is claimed that joins nodes by NVLink.
+/// The domains whose claimed platform connects nodes by NVLink.
 pub fn find_nvlink_domains(
     claims: &Claims,
     catalogue: &PlatformCatalogue,
@@ -172,7 +174,7 @@ mod tests {
         let catalogue = builtin::builtin_catalogue();
         let of = |platform| find_nvlink_domains(&claims(), catalogue, platform);
         assert_eq!(of(None), BTreeSet::from(["block1".into()]));
-        assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a platform that a person names goes first");
+        assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a named platform takes precedence");
         assert!(of(Some("hgx-h200")).is_empty());
     }
 
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
+    fn with_domain_selects_the_rest_of_the_domain() {
         let whole =
             NodeSelectionArgs { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
         let chosen = select_nodes(claims(), &whole).expect("claimed");

@@ -28,21 +28,21 @@ use model::id::NodeName;
 use model::run::Run;
 use model::trend::Trend;
 
-/// A run that ended. The first hook that needs the stored run reads it for all.
+/// A run that ended. The first hook that needs the stored run reads it for all hooks.
 #[derive(Debug)]
 pub struct FinishedRun<'a> {
     /// The configuration of the run.
     pub config: &'a Config,
-    /// Its folder.
+    /// The run's folder.
     pub folder: &'a Path,
     /// The judged run.
     pub run: &'a Run,
     /// The actions that were carried out; `None` without --apply.
     pub action_plan: Option<&'a ActionPlan>,
-    /// It was interrupted.
+    /// Whether the run was interrupted.
     pub partial: bool,
     stored: OnceCell<Result<StoredRun, RecordError>>,
-    /// The open drift alarms after this run, where the history has it.
+    /// The open drift alarms after this run, if the history has it.
     alarms: OnceCell<DriftAlarms>,
     state: OnceCell<MetricsState>,
 }
@@ -72,8 +72,8 @@ impl<'a> FinishedRun<'a> {
         stored.as_ref().map_err(ToString::to_string)
     }
 
-    /// The state of nodes, runs and the gate after this run. Under --run-dir its folder has
-    /// other runs than the configured one.
+    /// The state of nodes, runs and the gate after this run. With --run-dir, the run's parent
+    /// folder has other runs than the configured one.
     pub fn state(&self) -> &MetricsState {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
         let alarms = || {
@@ -91,7 +91,7 @@ pub fn run_hooks(ended: &FinishedRun<'_>) {
     store_certificates(ended);
     add_to_history(ended);
     update_metrics(ended);
-    // Last: it may take as long as its bound allows.
+    // Last: it may take until its time limit.
     send_notifications(ended);
 }
 
@@ -105,37 +105,37 @@ fn add_to_history(ended: &FinishedRun<'_>) {
         let mut history = RunHistory::open(&file).map_err(|error| error.to_string())?;
         if let Some((was, is)) = history.upgraded_versions() {
             note(&format!(
-                "the history was of version {was} and is of version {is} now; `fabricgate history` \
-                 reads again what run folders still tell"
+                "the history was upgraded from version {was} to {is}; run `fabricgate history` to \
+                 read again the data that the run folders still have"
             ));
         }
         history.add_run(stored).map_err(|error| error.to_string())?;
         history.drift_summary(Some(run)).map_err(|error| error.to_string())
     });
-    let standing = added.map(|drifts| {
-        let rung = describe_alarms(&drifts.triggered, run);
-        rung.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
+    let open_alarms = added.map(|drifts| {
+        let alarms = describe_alarms(&drifts.triggered, run);
+        alarms.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
         drifts.open
     });
-    if let Err(error) = &standing {
+    if let Err(error) = &open_alarms {
         note(&format!(
-            "the history is as it was, `fabricgate history` adds this run later: {error}"
+            "the history is unchanged, `fabricgate history` adds this run later: {error}"
         ));
     }
     // Read once, for the textfile and the notifications.
-    drop(ended.alarms.set(DriftAlarms::from_result(standing)));
+    drop(ended.alarms.set(DriftAlarms::from_result(open_alarms)));
 }
 
-/// Keeps the certificates of a run that no gate acted on in its folder.
+/// Stores the certificates of a run on which no gate acted in the run's folder.
 fn store_certificates(ended: &FinishedRun<'_>) {
     if ended.partial || ended.action_plan.is_some() {
         return;
     }
-    let kept = ended.stored().and_then(|stored| {
+    let issued_result = ended.stored().and_then(|stored| {
         gate_apply::store_run_certificates(ended.config, stored, ended.run)
             .map_err(|error| error.to_string())
     });
-    match kept {
+    match issued_result {
         Ok(issued) => {
             if !issued.nodes.is_empty() {
                 let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
@@ -146,11 +146,11 @@ fn store_certificates(ended: &FinishedRun<'_>) {
                 note(&format!("{}: {}", it.what, it.why));
             }
         }
-        Err(error) => note(&format!("no certificate is kept: {error}")),
+        Err(error) => note(&format!("certificates are not stored: {error}")),
     }
 }
 
-/// The alarms of nodes and domains that a run rang, in words.
+/// Descriptions of the drift alarms that a run triggered.
 fn describe_alarms(trends: &[Trend], run: &str) -> Vec<String> {
     let of_run = trends.iter().flat_map(|trend| {
         trend.alarms.iter().filter(|alarm| alarm.run == run).map(move |alarm| (trend, alarm))
@@ -158,7 +158,7 @@ fn describe_alarms(trends: &[Trend], run: &str) -> Vec<String> {
     of_run.map(|(trend, alarm)| trend::describe_alarm(trend, alarm)).collect()
 }
 
-/// What a run leaves for monitoring: its levels in its folder, and the textfile.
+/// Writes the monitoring data of a run: its levels into its folder, and the textfile.
 fn update_metrics(ended: &FinishedRun<'_>) {
     let folder = RunFolder::open(ended.folder);
     if let Err(error) = folder.write_json(file::LEVELS, &compute_levels(&ended.run.cells)) {
@@ -166,7 +166,7 @@ fn update_metrics(ended: &FinishedRun<'_>) {
     }
     let Some(textfile) = &ended.config.metrics.textfile else { return };
     if ended.config.launcher_from == "--sim" {
-        note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
+        note("metrics: a run with --sim measures no real nodes; the textfile is unchanged");
         return;
     }
     let families = metrics::build_families(ended.state(), ended.config.metrics.nodes.size());
@@ -174,30 +174,30 @@ fn update_metrics(ended: &FinishedRun<'_>) {
         metrics_state::write_textfile(textfile, &exposition::render_classic(&families))
     {
         let file = textfile.display();
-        note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));
+        note(&format!("metrics: {file}: {error}; does its folder exist, and is it writable?"));
     }
 }
 
-/// Where it is kept who was told what: beside the gate's record, else beside runs.
+/// The store of sent notifications: in the gate's folder, else in the folder of the runs.
 pub(crate) fn notification_store(config: &Config) -> NotifyStateStore {
     let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
     NotifyStateStore { folder: folder.clone() }
 }
 
-/// Tells whoever wants to know what a run found and did.
+/// Sends notifications about the results and actions of a run.
 fn send_notifications(ended: &FinishedRun<'_>) {
     let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
         return;
     };
     if ended.config.launcher_from == "--sim" {
-        note("notify: a run under --sim is no news of nodes; nobody is told");
+        note("notify: a run with --sim does not concern real nodes; nothing is sent");
         return;
     }
-    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
+    let folder = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
     let mut occasion = occasion_from_run(
         ended.run,
         ended.action_plan,
-        &shown.display().to_string(),
+        &folder.display().to_string(),
         ended.partial,
     );
     occasion.limit_to_known(ended.run, ended.state());
@@ -206,14 +206,14 @@ fn send_notifications(ended: &FinishedRun<'_>) {
     occasion.healthy.extend(state.healthy);
     occasion.whole.extend(state.whole);
     let now = clock::now();
-    let telling = NotifyRequest {
+    let request = NotifyRequest {
         settings: notify,
         occasion: &occasion,
         now: &now,
         seed: runtime::random_number(),
     };
     let notes = match runtime::build_runtime() {
-        Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
+        Ok(runtime) => runtime.block_on(send_notices(&request, &notification_store(ended.config))),
         Err(error) => vec![error.to_string()],
     };
     for text in notes {

@@ -1,4 +1,4 @@
-//! Where reports are plugged in: a run in, bytes out, and where they go.
+//! Renders a run in every report format and writes the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,22 +16,22 @@ use model::comparison::RepairReport;
 use model::run::{Run, RunInfo};
 use model::verdict::Verdicts;
 
-/// A form of a report.
+/// A format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReportFormat {
-    /// For people, in a terminal.
+    /// Text for a terminal.
     Terminal,
     /// One JSON document with verdicts and proposals.
     Json,
-    /// The matrix, one measured cell a line.
+    /// The matrix, one measured cell per line.
     Csv,
-    /// JUnit XML, for pipelines.
+    /// JUnit XML, for CI pipelines.
     Junit,
-    /// One self-contained page.
+    /// One self-contained HTML page.
     Html,
 }
 
-/// Files to write a report to, besides the terminal.
+/// Files to write a report to, in addition to standard output.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ReportFileArgs {
     /// Write the report as a self-contained page.
@@ -46,12 +46,12 @@ pub struct ReportFileArgs {
 }
 
 impl ReportFileArgs {
-    /// Whether any file is asked for.
+    /// Whether any file is requested.
     pub fn any(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.junit.is_some()
     }
 
-    /// Opens all of them, before anything is measured for them.
+    /// Opens all files before the measurement, so that an unwritable path fails early.
     pub fn open(&self) -> Result<ReportFiles, CommandError> {
         let named = [&self.html, &self.csv, &self.junit].into_iter().flatten();
         check_distinct(named.map(PathBuf::as_path))?;
@@ -63,19 +63,19 @@ impl ReportFileArgs {
     }
 }
 
-/// That no file is named twice: the second would take the place of the first.
+/// Rejects a path given twice: the second file would overwrite the first.
 pub fn check_distinct<'p>(paths: impl Iterator<Item = &'p Path>) -> Result<(), CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     for path in paths {
         if !seen.insert(path) {
-            let text = format!("{}: it is named for two files", path.display());
+            let text = format!("{}: given for two output files", path.display());
             return Err(CommandError::Usage(text));
         }
     }
     Ok(())
 }
 
-/// Those files, opened.
+/// The opened files.
 #[derive(Debug, Default)]
 pub struct ReportFiles {
     pub(crate) html: Option<OutputFile>,
@@ -93,34 +93,34 @@ pub(crate) struct ReportDocument<'a> {
     format: &'static str,
     /// Id, time, profile, version.
     run: &'a RunInfo,
-    /// What the judge says.
+    /// The verdicts of the judge.
     verdicts: &'a Verdicts,
-    /// What is proposed, or was done; null where nobody asked.
+    /// The proposed or executed actions; null without a gate.
     actions: Option<&'a ActionPlan>,
-    /// What a repair changed.
+    /// The effect of a repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<&'a RepairReport>,
 }
 
-/// What is told of a repair beside the run that was made after it.
+/// The effect of a repair, for reports of the run made after it.
 #[derive(Debug)]
 pub struct RepairComparison {
-    /// What it changed, node by node.
+    /// The effect, node by node.
     pub repairs: RepairReport,
-    /// The run before it, for figures that show before and after: that with which most
-    /// nodes were compared, where there is one.
+    /// The run before the repair, for figures that show before and after: the one with which most
+    /// nodes were compared, if any.
     pub before: Option<Run>,
 }
 
 impl RepairComparison {
-    /// What a page shows of it.
+    /// The part of a page that shows the repair.
     fn page_context(&self) -> html::HtmlPageContext<'_> {
         let (repairs, before) = (Some(&self.repairs), self.before.as_ref());
         html::HtmlPageContext { before, repairs, ..html::HtmlPageContext::default() }
     }
 
-    /// The run with which most nodes were compared; of several the newest, as ids begin
-    /// with a moment.
+    /// The run with which most nodes were compared; among equals the newest, because ids begin with
+    /// a timestamp.
     pub fn most_compared_run(repairs: &RepairReport) -> Option<&str> {
         let mut count: BTreeMap<&str, usize> = BTreeMap::new();
         for repair in &repairs.nodes {
@@ -130,12 +130,12 @@ impl RepairComparison {
     }
 }
 
-/// A run in one form; the terminal's as this terminal is.
+/// A run in one format; the terminal format adapts to this terminal.
 pub fn render(run: &Run, format: ReportFormat) -> anyhow::Result<Vec<u8>> {
     render_with_repair(run, format, None)
 }
 
-/// The same with what a repair changed, where the run tells of one.
+/// Like [`render`], with the effect of a repair if there is one.
 pub fn render_with_repair(
     run: &Run,
     format: ReportFormat,
@@ -176,14 +176,14 @@ pub fn render_with_repair(
     })
 }
 
-/// The page of a run with what is shown beside it.
-pub fn render_page(run: &Run, beside: &html::HtmlPageContext<'_>) -> anyhow::Result<Vec<u8>> {
-    Ok(html::render(run, beside)?.into_bytes())
+/// The HTML page of a run with additional sections.
+pub fn render_page(run: &Run, context: &html::HtmlPageContext<'_>) -> anyhow::Result<Vec<u8>> {
+    Ok(html::render(run, context)?.into_bytes())
 }
 
-/// How the terminal behind standard output wants its report.
+/// Width and colour support of the terminal on standard output.
 pub fn terminal_style() -> TerminalStyle {
-    /// Columns where standard output is no terminal.
+    /// Columns if standard output is not a terminal.
     const WIDTH: u16 = 100;
     let out = std::io::stdout();
     let columns = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
@@ -192,7 +192,7 @@ pub fn terminal_style() -> TerminalStyle {
     TerminalStyle { width: usize::from(width), colour }
 }
 
-/// The forms that every run folder holds, with their names.
+/// The formats that every run folder holds, with their file names.
 pub fn render_stored_forms(
     run: &Run,
     repaired: Option<&RepairComparison>,
@@ -201,10 +201,9 @@ pub fn render_stored_forms(
     Ok(vec![(file::MATRIX, render(run, ReportFormat::Csv)?), (file::REPORT, page)])
 }
 
-/// Shows the run, then writes the files that were asked for; false where one
-/// could not be written.
+/// Prints the run, then writes the requested files; false if one could not be written.
 pub fn show_run(run: &Run, files: ReportFiles, as_json: bool) -> anyhow::Result<bool> {
-    // The verdict first: a file that cannot be written must not hide it.
+    // The verdict comes first: a file that cannot be written must not hide it.
     if as_json {
         stdout::write_document(&json::render_verdicts(&run.verdicts))?;
     } else {
@@ -213,8 +212,7 @@ pub fn show_run(run: &Run, files: ReportFiles, as_json: bool) -> anyhow::Result<
     write_files(run, files, None)
 }
 
-/// Writes the files that were asked for, with what a repair changed; false where one could
-/// not be written.
+/// Writes the requested files, with the effect of a repair; false if one could not be written.
 pub fn write_files(
     run: &Run,
     files: ReportFiles,
@@ -231,7 +229,7 @@ pub fn write_files(
     Ok(written)
 }
 
-/// Writes one; false where that could not be done, which is told.
+/// Writes one file; on failure prints the error and returns false.
 pub fn write_output(output: OutputFile, bytes: &[u8]) -> bool {
     let written = output.write(bytes);
     if let Err(error) = &written {
@@ -240,12 +238,12 @@ pub fn write_output(output: OutputFile, bytes: &[u8]) -> bool {
     written.is_ok()
 }
 
-/// Writes a file a person named.
+/// Writes a file at a path from the command line.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
     OutputFile::open(path)?.write(bytes)
 }
 
-/// An action plan for this terminal, and what is left of budgets.
+/// An action plan for this terminal, with the remaining budgets.
 pub fn render_actions(plan: &ActionPlan, budgets: &[String]) -> String {
     actions::render(plan, &terminal_style(), budgets)
 }

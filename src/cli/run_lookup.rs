@@ -1,7 +1,7 @@
-//! Which stored run a person names: by its folder, its id, `latest`, or the reason
-//! of a drain.
+//! Finds the stored run that an argument names: by its folder, its id, `latest`, or the reason of a
+//! drain.
 //!
-//! Reads `run_dir`. What is there by the name that was given is taken as it is.
+//! Reads `run_dir`. An existing path takes precedence.
 
 use std::path::{Path, PathBuf};
 
@@ -15,17 +15,17 @@ use engine::policy::drain_reason::OwnReason;
 use model::id::NodeName;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
-/// The newest run.
+/// The argument for the newest run.
 const LATEST: &str = "latest";
 
-/// The folder of run folders where no configuration says it.
+/// The folder of the runs without a configuration.
 const DEFAULT_RUN_DIR: &str = "runs";
 
-/// Run folders that are searched, the newest first.
+/// Most run folders to search, the newest first.
 const MOST: usize = 1_500;
 
-/// The run folder that is meant. One that is not found stays as it was named, for the
-/// error of opening it.
+/// Finds the run folder. Returns the argument itself if there is none, so that opening it returns
+/// the error.
 pub fn find_run(named: &Path, config: Option<&Path>) -> Result<PathBuf, CommandError> {
     if named.exists() {
         return Ok(named.to_owned());
@@ -38,13 +38,13 @@ pub fn find_run(named: &Path, config: Option<&Path>) -> Result<PathBuf, CommandE
         return find_run_of_drain(&parse_drain_reason(text)?, config);
     }
     let is_name = named.components().count() == 1;
-    // Without a configuration that can be read, a folder that is missing is all there is to tell.
+    // Without a readable configuration, the missing folder is the only error to report.
     let found =
         is_name.then(|| find_runs_folder(config).ok().map(|runs| runs.join(named))).flatten();
     Ok(found.filter(|it| it.join(file::RUN).is_file()).unwrap_or_else(|| named.to_owned()))
 }
 
-/// The folder of a run that a reason names.
+/// The folder of the run in a drain reason.
 pub fn find_run_of_drain(own: &OwnReason, config: Option<&Path>) -> Result<PathBuf, CommandError> {
     let runs = find_runs_folder(config)?;
     let folder = runs.join(&own.run);
@@ -59,13 +59,14 @@ pub fn find_run_of_drain(own: &OwnReason, config: Option<&Path>) -> Result<PathB
     )))
 }
 
-/// A reason that was pasted, taken apart.
+/// Parses a pasted drain reason.
 pub fn parse_drain_reason(text: &str) -> Result<OwnReason, CommandError> {
     let is_whole = |own: &OwnReason| drain_reason::is_run_id(&own.run);
     drain_reason::parse_reason(text.trim()).filter(is_whole).ok_or_else(|| {
         CommandError::Usage(format!(
-            "{text:?} is not the whole reason of a drain ({}CLASS:RUN eEPOCH): `sinfo -R` shows 20 \
-             characters of it, `scontrol show node` all; `fabricgate explain NODE` needs none",
+            "{text:?} is not the whole reason of a drain ({}CLASS:RUN eEPOCH): `sinfo -R` prints \
+             20 characters of it, `scontrol show node` prints all; `fabricgate explain NODE` needs \
+             none",
             drain_reason::PREFIX
         ))
     })
@@ -76,20 +77,22 @@ pub fn find_run_of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBu
     let runs = find_runs_folder(config)?;
     for folder in list_runs(&runs)?.into_iter().rev().take(MOST) {
         match read_json::<Verdicts>(&folder.join(file::VERDICTS), VERDICTS_FORMAT) {
-            Ok(Some(said)) if said.nodes.iter().any(|it| it.node == *node) => return Ok(folder),
+            Ok(Some(verdicts)) if verdicts.nodes.iter().any(|it| it.node == *node) => {
+                return Ok(folder);
+            }
             Ok(_) => {}
-            Err(error) => note(&format!("passed over: {error}")),
+            Err(error) => note(&format!("skipped: {error}")),
         }
     }
     Err(CommandError::Usage(format!(
-        "{:?} is no run, and no run in {} measured a node of that name; expected RUN LOCUS (a \
-         folder, an id or `latest`, then what is explained), the reason of a drain, or NODE",
+        "{:?} is not a run, and no run in {} measured a node of that name; expected RUN LOCUS (a \
+         folder, an id or `latest`, then the locus to explain), the reason of a drain, or NODE",
         node.as_str(),
         runs.display()
     )))
 }
 
-/// The newest run that ended, or the newest one.
+/// The newest run that ended, else the newest one.
 fn find_latest_run(runs: &Path) -> Result<PathBuf, CommandError> {
     let all = list_runs(runs)?;
     let is_over = |folder: &&PathBuf| {
@@ -105,7 +108,6 @@ fn list_runs(runs: &Path) -> Result<Vec<PathBuf>, CommandError> {
     find_run_folders(runs).map_err(CommandError::environment)
 }
 
-/// Where run folders are.
 fn find_runs_folder(config: Option<&Path>) -> Result<PathBuf, CommandError> {
     Ok(match config {
         Some(path) => config::open(Some(path))?.run_dir,

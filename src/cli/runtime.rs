@@ -37,7 +37,7 @@ pub(crate) fn build_runtime() -> Result<tokio::runtime::Runtime, CommandError> {
         .map_err(|error| CommandError::Environment(format!("no runtime: {error}")))
 }
 
-/// A number that differs between two starts of the program; names of runs use it.
+/// A number that differs between two starts of the program; run ids contain it.
 #[expect(clippy::disallowed_methods, reason = "the command line is where the clock is read")]
 pub(crate) fn random_number() -> u64 {
     let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_done_once_and_told_in_order() {
+    fn every_item_is_processed_once_and_results_keep_the_order() {
         let numbers: Vec<u32> = (0..1_000).collect();
         let doubled: Vec<u32> = numbers.iter().map(|number| number * 2).collect();
         assert_eq!(parallel_map(&numbers, |number| number * 2), doubled);

@@ -1,7 +1,8 @@
-//! The JSON Schemas of all documents: the files in `reports/schema`, made from the
-//! types, so that a document and its schema cannot part.
+//! The JSON Schemas of all documents: the files in `reports/schema`, generated from the types, so
+//! that a document and its schema cannot diverge.
 //!
-//! Only a test. It is here because only `cli` sees every document. That none is
+//! Only a test, in this crate because only `cli` has every document type. `tests/tidy/main.rs`
+//! checks that none is missing, and `tests/cli/answers` that documents match them.
 //! forgotten, `tests/tidy/main.rs` watches; that documents keep to them, `tests/cli/answers`.
 
 use std::fs;
@@ -30,7 +31,7 @@ use model::{
     node_facts, parse_output, probe, raw_result, tcp, trend, verdict, watch, worker_protocol,
 };
 
-/// The schema of what is written for `T`, pinned to its format.
+/// The schema of the serialized form of `T`, pinned to its format.
 fn schema_text<T: JsonSchema>(format: Option<&str>) -> String {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let schema = settings.into_generator().into_root_schema_for::<T>();
@@ -43,9 +44,9 @@ fn schema_text<T: JsonSchema>(format: Option<&str>) -> String {
     text
 }
 
-/// Every document, by the file of its schema.
+/// Every document's schema, by file name.
 fn build_schemas() -> Vec<(&'static str, String)> {
-    /// `name: Type, FORMAT;` of each.
+    /// One line `name: Type, FORMAT;` per document.
     macro_rules! schemas {
         ($($name:literal: $type:ty, $format:expr;)*) => {
             vec![$(($name, schema_text::<$type>(Some($format)))),*]
@@ -103,7 +104,7 @@ fn build_schemas() -> Vec<(&'static str, String)> {
         "watch": watch::WatchLine, watch::WATCH_FORMAT;
         "watch-state": state::WatchState, state::STATE_FORMAT;
     };
-    // TOML, of which JSON Schema describes the tables.
+    // Platforms are TOML; the JSON Schema describes their tables.
     made.push(("platform", schema_text::<Platform>(None)));
     made
 }
@@ -120,7 +121,8 @@ fn the_published_schemas_are_those_of_the_types() {
         let published = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             published == *made,
-            "reports/schema/{name}.schema.json is not the schema of its type; run with UPDATE_REPORTS=1"
+            "reports/schema/{name}.schema.json is not the schema of its type; run with \
+             UPDATE_REPORTS=1"
         );
     }
     let mut published: Vec<String> = fs::read_dir(folder)
@@ -128,7 +130,7 @@ fn the_published_schemas_are_those_of_the_types() {
         .map(|it| it.expect("a file").file_name().to_string_lossy().into_owned())
         .collect();
     published.sort();
-    // That of the configuration is `cli/configuration`'s, which also prints it.
+    // `cli/configuration` generates and prints the schema of the configuration.
     let mut known: Vec<String> = made
         .iter()
         .map(|(name, _)| *name)
@@ -136,5 +138,5 @@ fn the_published_schemas_are_those_of_the_types() {
         .map(|name| format!("{name}.schema.json"))
         .collect();
     known.sort();
-    assert_eq!(published, known, "a schema that nothing makes any more");
+    assert_eq!(published, known, "a schema without a type");
 }

@@ -1,5 +1,5 @@
-//! `--sim`: a simulated fabric in the place of a cluster. Workers answer as its
-//! nodes; nothing here knows what it is made of.
+//! `--sim`: a simulated fabric instead of a cluster. Workers act as its nodes; this module does not
+//! know its hardware.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,36 +12,36 @@ use model::text_error::TextError;
 use sim::fabric::SimFabric;
 use sim::scenario::{Scenario, ScenarioError};
 
-/// Options of commands that can do without a configuration.
+/// Options of commands that can run without a configuration.
 #[derive(Debug, clap::Args)]
 pub struct SimulationArgs {
-    /// Measure a simulated fabric instead of a cluster's: a scenario file, or one that is compiled
-    /// in (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); rack-lost-link where none is
-    /// named.
+    /// Measure a simulated fabric instead of a cluster: a scenario file, or a built-in scenario
+    /// (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); by default
+    /// rack-lost-link.
     #[arg(long = "sim", value_name = "SCENARIO", num_args = 0..=1,
         default_missing_value = "rack-lost-link")]
     scenario: Option<PathBuf>,
 }
 
-/// A folder for a moment that nobody else may write to, whatever the umask: tools that
-/// workers start are looked for there.
+/// A temporary folder that only this user can write to, whatever the umask: workers find their
+/// tools in it.
 pub(crate) fn private_temp_dir() -> io::Result<tempfile::TempDir> {
     let own = fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix("fabricgate-sim-").permissions(own).tempdir()
 }
 
 impl SimulationArgs {
-    /// This scenario.
+    /// Selects this scenario.
     pub fn from_scenario(scenario: PathBuf) -> Self {
         Self { scenario: Some(scenario) }
     }
 
-    /// Whether a simulated fabric is asked for.
+    /// Whether --sim is given.
     pub fn is_requested(&self) -> bool {
         self.scenario.is_some()
     }
 
-    /// The configuration that is meant.
+    /// Opens the configuration, with the scenario in place of the cluster if one is given.
     pub fn open_config(&self, path: Option<&Path>) -> Result<Config, CommandError> {
         let Some(scenario) = &self.scenario else { return open(path) };
         let name = scenario.display().to_string();
@@ -52,7 +52,7 @@ impl SimulationArgs {
         let scenario = match built_in {
             Some((name, text)) => write_scenario(scratch.path(), name, text)?,
             None if is_name(scenario) => return Err(unknown_scenario(&name)),
-            // Workers may stand elsewhere.
+            // Workers may have another working directory.
             None => std::path::absolute(scenario)
                 .map_err(|error| CommandError::Environment(format!("{name}: {error}")))?,
         };
@@ -64,7 +64,7 @@ impl SimulationArgs {
     }
 }
 
-/// Whether a person meant a name and no file: there is none, and it is not spelled as one.
+/// Whether the argument is a name: no such file exists, and it is not spelled as one.
 fn is_name(scenario: &Path) -> bool {
     let is_spelled_as_file = scenario.extension().is_some() || 1 < scenario.components().count();
     !is_spelled_as_file && !scenario.exists()
@@ -81,7 +81,7 @@ fn unknown_scenario(name: &str) -> CommandError {
     ))
 }
 
-/// A scenario that is compiled in, as a file that workers can read.
+/// Writes a built-in scenario into a file that workers can read.
 fn write_scenario(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, CommandError> {
     let path = scratch.join(format!("{name}.toml"));
     fs::write(&path, text)
@@ -89,7 +89,6 @@ fn write_scenario(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Com
     Ok(path)
 }
 
-/// The scenarios that are compiled in.
 const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
     ("rack-lost-link", include_str!("../../examples/rack-lost-link.toml")),
     ("two-racks-healthy", include_str!("../../examples/two-racks-healthy.toml")),
@@ -97,7 +96,7 @@ const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
     ("split-clique", include_str!("../../examples/split-clique.toml")),
 ];
 
-/// The simulated hardware of a scenario file.
+/// Builds the simulated hardware of a scenario file.
 pub(crate) fn build_fabric(path: &Path) -> Result<SimFabric, CommandError> {
     let name = path.display().to_string();
     let wrong = |why: String| CommandError::Usage(format!("{name}: {why}"));

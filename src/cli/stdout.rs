@@ -1,4 +1,4 @@
-//! The output of a command: its options, standard output and standard error.
+//! The global options, and writing to standard output and standard error.
 
 use std::io;
 use std::io::{BufWriter, Write};
@@ -14,7 +14,7 @@ use engine::report::plain_text;
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 pub struct Globals {
-    /// Print one JSON document (or JSON lines) on stdout and nothing else there.
+    /// Print only one JSON document (or JSON lines) on stdout.
     #[arg(long, global = true)]
     pub json: bool,
     /// The configuration file.
@@ -26,7 +26,7 @@ pub struct Globals {
     /// Hide progress output.
     #[arg(long, global = true)]
     pub no_progress: bool,
-    /// Print the causes of an error too.
+    /// Also print the causes of an error.
     #[arg(short, long, global = true)]
     pub verbose: bool,
 }
@@ -34,7 +34,7 @@ pub struct Globals {
 /// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
-    /// In a terminal that wants them (`NO_COLOR` is respected).
+    /// In a terminal that supports them (`NO_COLOR` is respected).
     Auto,
     /// Always.
     Always,
@@ -42,15 +42,14 @@ pub enum Color {
     Never,
 }
 
-/// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
-/// the exit code still tells the outcome. That they do not fit (a full disk) is
-/// the environment's fault.
+/// Writes bytes to standard output. A closed pipe (`| head`) is not an error: the exit code still
+/// reports the outcome. A full disk is a failure of the environment.
 pub fn write_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     ignore_broken_pipe(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// What became of writing to standard output.
+/// Ignores a closed pipe; other errors are failures of the environment.
 fn ignore_broken_pipe(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -60,38 +59,37 @@ fn ignore_broken_pipe(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// What standard output is for, beside what a command says.
+/// The reserved use of standard output.
 static STDOUT: AtomicU8 = AtomicU8::new(FREE);
 const FREE: u8 = 0;
-/// One JSON document and nothing else.
+/// Reserved for one JSON document.
 const DOCUMENT: u8 = 1;
-/// A file that was asked for as `-` and nothing else: what people read goes to standard
-/// error then.
+/// Reserved for one output file given as `-`; text then goes to standard error.
 const FILE: u8 = 2;
 
-/// Standard output is for one JSON document.
+/// Reserves standard output for one JSON document.
 pub fn reserve_for_document() {
     STDOUT.store(DOCUMENT, Ordering::Relaxed);
 }
 
-/// Takes standard output for a file that is named `-`.
+/// Reserves standard output for an output file given as `-`.
 pub fn reserve_for_file() -> Result<(), CommandError> {
     let swapped = STDOUT.compare_exchange(FREE, FILE, Ordering::Relaxed, Ordering::Relaxed);
-    let said = match swapped {
+    let message = match swapped {
         Ok(_) => return Ok(()),
         Err(DOCUMENT) => "--json: standard output is for its document; name a file instead of -",
         Err(_) => "- is standard output, which takes one file; name a file for the others",
     };
-    Err(CommandError::usage(said))
+    Err(CommandError::usage(message))
 }
 
-/// Writes the file that standard output was taken for.
+/// Writes the output file given as `-`.
 pub fn write_reserved_file(written: &[u8]) -> Result<(), CommandError> {
     write_bytes(written).map_err(CommandError::environment)
 }
 
-/// Writes text. Names are spelled out where it is made; whatever slipped through does
-/// not steer the terminal it ends in.
+/// Writes text. Names are escaped when the text is rendered; this also escapes any control
+/// characters that remain.
 pub fn write_text(text: &str) -> anyhow::Result<()> {
     if STDOUT.load(Ordering::Relaxed) == FILE {
         let _ = anstream::stderr().lock().write_all(plain_text::to_plain_lines(text).as_bytes());
@@ -105,29 +103,29 @@ pub fn write_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     write_json_stream(|out| serde_json::to_writer_pretty(out, value))
 }
 
-/// Writes a plan as JSON, each of its steps on a line.
+/// Writes a plan as JSON, with each step on one line.
 pub fn write_plan<T: Serialize>(plan: &T) -> anyhow::Result<()> {
     write_json_stream(|out| plan_json::write_plan(out, plan))
 }
 
-/// Documents of a large fleet have hundreds of megabytes: they are written as they are
-/// made, and looked at in blocks.
+/// Documents of a large fleet have hundreds of megabytes: they are serialized straight to the
+/// output, and escaped block by block.
 fn write_json_stream(
     write: impl FnOnce(&mut dyn Write) -> serde_json::Result<()>,
 ) -> anyhow::Result<()> {
-    // Nothing that colours is left in it, so nothing has to be taken out.
+    // The writer escapes control characters, so no colour codes remain to be stripped.
     let mut out = BufWriter::with_capacity(1 << 16, EscapingWriter(io::stdout().lock()));
     let written = write(&mut out).map_err(io::Error::from);
     ignore_broken_pipe(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
-/// Writes JSON that was made before: a document, or lines of them.
+/// Writes serialized JSON: a document, or lines of documents.
 pub fn write_document(document: &[u8]) -> anyhow::Result<()> {
     write_bytes(plain_text::to_plain_json(&String::from_utf8_lossy(document)).as_bytes())
 }
 
-/// Escapes what steers a terminal in JSON that is made piece by piece. Each block of
-/// pieces is text in itself: serde_json never cuts a character, and a buffer no piece.
+/// Escapes terminal control characters in streamed JSON. Each block is valid UTF-8: serde_json
+/// never splits a character, and the buffer never splits a piece.
 struct EscapingWriter<W>(W);
 
 impl<W: Write> Write for EscapingWriter<W> {
@@ -141,7 +139,7 @@ impl<W: Write> Write for EscapingWriter<W> {
     }
 }
 
-/// Tells people something on standard error, where that still exists.
+/// Prints a message on standard error, if that is still open.
 pub fn note(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "fabricgate: {}", plain_text::to_plain_lines(text));
 }

@@ -1,4 +1,4 @@
-//! A stored run as the value that reports show.
+//! Reads a stored run as the value that reports render.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,27 +24,27 @@ use model::tool_call::ToolBackend;
 use model::tool_recording::ToolRecording;
 use sim::scenario_tools::ScenarioTools;
 
-/// Opens a run folder; tells people when the run did not come to its end.
+/// Opens a run folder; prints a note if the run is partial.
 pub fn open_run(path: &Path) -> Result<StoredRun, CommandError> {
     let stored = run_reader::open_run(path).map_err(record_error)?;
-    let shown = path.display();
+    let path_text = path.display();
     match stored.record.state {
         RunState::Complete => {}
-        RunState::Partial => note(&format!("{shown}: this run was interrupted and is partial")),
-        RunState::Running => note(&format!(
-            "{shown}: this run is under way or was ended without notice, and is partial"
-        )),
+        RunState::Partial => note(&format!("{path_text}: this run was interrupted and is partial")),
+        RunState::Running => {
+            note(&format!("{path_text}: this run is still running or was killed, and is partial"))
+        }
     }
     Ok(stored)
 }
 
-/// Opens a run folder without a word on how far its run came.
+/// Opens a run folder without a note about a partial run.
 pub fn open_run_quietly(path: &Path) -> Result<StoredRun, CommandError> {
     run_reader::open_run(path).map_err(record_error)
 }
 
-/// The exit code of an error while reading a run folder: a file that is not
-/// there is the environment's, one that says something wrong is the user's.
+/// The exit code of an error while reading a run folder: a missing file is a failure of the
+/// environment, an invalid one is the user's.
 pub fn record_error(error: RecordError) -> CommandError {
     match error {
         RecordError::Io { .. } => CommandError::environment(error),
@@ -52,7 +52,7 @@ pub fn record_error(error: RecordError) -> CommandError {
     }
 }
 
-/// The tools of a scenario that answers in this process.
+/// The simulated tools of a scenario that runs in this process.
 pub(crate) fn simulated_tools(
     launcher: &Launcher,
     program: &WorkerProgram,
@@ -65,8 +65,8 @@ pub(crate) fn simulated_tools(
     Ok(Some(Arc::new(tools)))
 }
 
-/// The run as it was judged then. One that never got so far, or was gone on
-/// with since, is judged now.
+/// The run with its stored verdicts. A run that was never judged, or was resumed since, is judged
+/// now.
 pub fn read_run(stored: &StoredRun) -> Result<Run, CommandError> {
     let is_over = stored.record.state != RunState::Running;
     let verdicts = stored.verdicts().map_err(record_error)?;
@@ -86,7 +86,7 @@ pub fn read_run(stored: &StoredRun) -> Result<Run, CommandError> {
     })
 }
 
-/// The run judged again with these expectations, and what earlier runs showed.
+/// Judges the run again with these expectations and the history.
 pub fn rejudge_run(
     stored: &StoredRun,
     results: &[RawResult],
@@ -108,20 +108,20 @@ pub fn rejudge_run(
     verdicts.simulated = stored.record.info.simulated;
     let coverage = sweep::plan_coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
-    let seen =
+    let evidence_run =
         sweep::evidence_run(&record.info, &record.launcher, record.state == RunState::Complete);
     let actions = action_policy::propose_from_verdicts(
         &verdicts,
         &stored.claims,
         &record.policy,
         Some(coverage),
-        &seen,
+        &evidence_run,
     );
     let info = stored.record.info.clone();
     Run { info, claims, cells, verdicts, actions: Some(actions) }
 }
 
-/// The stored raw outputs, read again, several at a time.
+/// Parses the stored raw outputs again, several concurrently.
 pub fn reparse_outputs(
     stored: &StoredRun,
     results: &[RawResult],

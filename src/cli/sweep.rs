@@ -1,5 +1,4 @@
-//! `fabricgate admit|burn-in|recertify|audit`: the whole pipeline under a
-//! profile.
+//! `fabricgate admit|burn-in|recertify|audit`: the whole pipeline under a profile.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,41 +40,41 @@ use node::exec;
 use node::exec::self_exe;
 use sim;
 
-/// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
+/// Measure the claimed nodes, judge them, and propose actions; change nothing without --apply.
 #[derive(Debug, clap::Args)]
-// Commands that have more besides flatten it into a struct of the same name.
+// Commands with further options flatten it into a struct of the same name.
 #[group(id = "sweep")]
 pub struct SweepArgs {
     #[command(flatten)]
     pub(crate) selection: NodeSelectionArgs,
     #[command(flatten)]
     pub(crate) simulated: SimulationArgs,
-    /// Where run folders go, instead of the configuration's run_dir.
+    /// The folder of the runs, instead of the configuration's run_dir.
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(crate) run_dir: Option<PathBuf>,
-    /// The seed of the order of nodes and pairs.
+    /// Seed for the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     pub(crate) seed: u64,
-    /// Go on with a run that did not come to its end; finished readings are not repeated.
+    /// Continue an interrupted run; finished readings are not repeated.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain", "partners"])]
     pub(crate) resume: Option<PathBuf>,
-    /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
+    /// Measure nodes whose GPUs are in use: the running work slows down, and the readings suffer.
     #[arg(long)]
     pub(crate) even_if_busy: bool,
     /// Measure across NVLink domains in which a tenant's ComputeDomain, or a job with an IMEX
-    /// channel, is active: their work can be disturbed.
+    /// channel, is active: this can disturb their work.
     #[arg(long)]
     pub(crate) even_if_tenants: bool,
-    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
-    /// or not.
+    /// Measure with the native probes instead of nvbandwidth and nccl-tests, whether those are
+    /// installed or not.
     #[arg(long)]
     pub(crate) own_probes: bool,
-    /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
-    /// budgets of its policy.
+    /// Carry out the actions of the verdicts, through the [gate] of the configuration and within
+    /// the budgets of its policy.
     #[arg(long)]
     pub(crate) apply: bool,
-    /// What to do about nodes that jobs or pods use, where Slurm or Kubernetes is the launcher;
-    /// instead of the configuration's busy.
+    /// How to treat nodes that jobs or pods use, if Slurm or Kubernetes is the launcher; instead of
+    /// the configuration's busy.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) when_busy: Option<WhenBusyArg>,
     #[command(flatten)]
@@ -98,7 +97,7 @@ impl SweepArgs {
         self.seed
     }
 
-    /// The nodes that are asked for, of all, and their partners.
+    /// The requested nodes and their partners.
     pub(crate) fn select_nodes(
         &self,
         config: &Config,
@@ -134,7 +133,7 @@ pub(crate) fn run_with(
     match measure_sweep(args, globals, profile, choose)? {
         Some(mut swept) => report_outcome(&mut swept, args, globals, profile, None),
         None => {
-            note("nobody can be measured now, so nothing is known");
+            note("no node can be measured now, so nothing is known");
             Ok(exit::INCONCLUSIVE)
         }
     }
@@ -146,13 +145,12 @@ pub(crate) struct SweepOutput {
     pub(crate) site: SweepSetup,
     pub(crate) done: sweep::SweepResult,
     fleet: Claims,
-    /// The nodes that the operator named; empty where all nodes count.
+    /// The nodes that the operator named; empty if all nodes count.
     named: BTreeSet<NodeName>,
     files: report_output::ReportFiles,
 }
 
-/// Measures the nodes that `choose` selects among the claimed ones; `None` where it selects
-/// none.
+/// Measures the nodes that `choose` selects among the claimed ones; `None` if it selects none.
 pub(crate) fn measure_sweep(
     args: &SweepArgs,
     globals: &Globals,
@@ -210,29 +208,29 @@ pub(crate) fn report_outcome(
     let SweepOutput { site, done, fleet, named, files } = swept;
     let files = std::mem::take(files);
     let config = &site.config;
-    let acted = apply_gate(config, fleet, done, args.apply);
-    let kept = write_artifacts(done, repaired);
-    let shown = show_run(&done.run, files, globals, repaired);
+    let gate_code = apply_gate(config, fleet, done, args.apply);
+    let artifacts = write_artifacts(done, repaired);
+    let is_shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
-        note("interrupted: the run is partial, what was not measured is unknown");
+        note("interrupted: the run is partial, unmeasured nodes are unknown");
         note(&format!(
-            "go on with `{}`",
+            "continue with `{}`",
             resume_command(done.folder.path(), args, globals, profile)
         ));
     }
     note(&format!("run folder {}", done.folder.path().display()));
-    // An error above must not keep the run from receivers, history and monitoring: it was
-    // measured and judged. Actions that were not carried out are not announced.
-    let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
+    // An error above must not keep the run from receivers, history and monitoring: it was measured
+    // and judged. Actions that failed are not announced.
+    let carried_out = done.run.actions.as_ref().filter(|_| args.apply && gate_code.is_ok());
     run_hooks(&FinishedRun::new(config, done, carried_out));
-    kept?;
-    let acted = acted?;
+    artifacts?;
+    let gate_code = gate_code?;
     let outcome = partner_selection::named_outcome(&done.run.verdicts, named);
-    let code = exit::outcome_exit_code(outcome, done.out_of_reach || !shown?);
-    Ok(acted.unwrap_or(code))
+    let code = exit::outcome_exit_code(outcome, done.out_of_reach || !is_shown?);
+    Ok(gate_code.unwrap_or(code))
 }
 
-/// Prints the run and writes the report files; false where a file could not be written.
+/// Prints the run and writes the report files; false if a file could not be written.
 fn show_run(
     run: &Run,
     files: report_output::ReportFiles,
@@ -263,9 +261,9 @@ fn resume_inputs(
     config: &mut Config,
     in_force: &ActiveThresholds,
 ) -> Result<(Claims, Claims, u64), CommandError> {
-    let then = &stored.record.launcher;
-    if !(is_sim(then) && is_sim(&config.launcher)) {
-        config.launcher = then.clone();
+    let stored_launcher = &stored.record.launcher;
+    if !(is_sim(stored_launcher) && is_sim(&config.launcher)) {
+        config.launcher = stored_launcher.clone();
         config.launcher.set_carried_variables(exec::child_environment::srun_export_names());
     }
     let fleet = config
@@ -287,7 +285,7 @@ struct SweepTask<'a> {
     resumed: Option<&'a StoredRun>,
 }
 
-/// Plans, holds the nodes where a scheduler manages them, measures, and frees the nodes.
+/// Plans, allocates the nodes if a scheduler manages them, measures, and releases the nodes.
 fn run_sweep(task: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
     let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *task;
     let (config, in_force) = (&site.config, &site.in_force);
@@ -417,8 +415,8 @@ pub(crate) fn write_artifacts(
     Ok(())
 }
 
-/// Runs the gate where one is configured; its plan replaces the one proposed from the
-/// verdicts alone. Returns an exit code where an action was not carried out as requested.
+/// Runs the gate if one is configured; its plan replaces the one proposed from the verdicts alone.
+/// Returns an exit code if an action was not carried out as requested.
 pub(crate) fn apply_gate(
     config: &Config,
     fleet: &Claims,
@@ -433,9 +431,9 @@ pub(crate) fn apply_gate(
     match gate_apply::run_gate(config, &judged, apply) {
         Ok(ReconcileOutcome { plan, .. }) => {
             let mut code = gate_apply::exit_code(&plan);
-            // The actions were carried out all the same; the journal has them.
+            // The journal has the actions that were carried out.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
-                note(&format!("what was decided is not in the run folder: {error}"));
+                note(&format!("the actions are not in the run folder: {error}"));
                 code = exit::ENVIRONMENT;
             }
             done.run.actions = Some(plan);
@@ -444,7 +442,7 @@ pub(crate) fn apply_gate(
         }
         Err(error) if apply => Err(error.into()),
         Err(error) => {
-            note(&format!("what is proposed rests on the verdicts alone: {error}"));
+            note(&format!("the proposed actions are based on the verdicts alone: {error}"));
             Ok(None)
         }
     }
@@ -490,7 +488,7 @@ pub(crate) fn is_sim(launcher: &Launcher) -> bool {
 fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, CommandError> {
     match error {
         CommandError::Environment(why) => {
-            note(&format!("{why}; going on with what was claimed when the run began"));
+            note(&format!("{why}; continuing with the claims from the start of the run"));
             Ok(stored.claims.clone())
         }
         error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
@@ -504,18 +502,18 @@ pub(crate) fn open_interrupted(
     args: &SweepArgs,
 ) -> Result<StoredRun, CommandError> {
     let stored = stored_run::open_run_quietly(path)?;
-    let shown = path.display();
+    let path_text = path.display();
     if stored.record.state == RunState::Complete {
-        return Err(CommandError::Usage(format!("--resume {shown}: this run is complete")));
+        return Err(CommandError::Usage(format!("--resume {path_text}: this run is complete")));
     }
     if args.simulated.is_requested() && !is_sim(&stored.record.launcher) {
-        let text = "it is a run of real nodes, which --sim cannot go on with";
-        return Err(CommandError::Usage(format!("--resume {shown}: {text}")));
+        let text = "it is a run of real nodes, which --sim cannot continue";
+        return Err(CommandError::Usage(format!("--resume {path_text}: {text}")));
     }
     if stored.record.info.profile != profile.as_str() {
         let was = &stored.record.info.profile;
         return Err(CommandError::Usage(format!(
-            "--resume {shown}: it is a run of profile {was}, use `fabricgate {was} --resume`"
+            "--resume {path_text}: it is a run of profile {was}, use `fabricgate {was} --resume`"
         )));
     }
     Ok(stored)
@@ -535,8 +533,7 @@ pub(crate) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -
     }
 }
 
-/// How workers are started. The folder of simulated tools is removed when the second
-/// value is dropped.
+/// How workers are started. Dropping the second value removes the folder of simulated tools.
 pub(crate) fn worker_program(
     config: &Config,
     even_if_busy: bool,

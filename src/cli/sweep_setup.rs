@@ -1,5 +1,5 @@
-//! What a command measures with: the configuration, as the command line asks for it, and
-//! the expectations.
+//! The inputs of a measuring command: the configuration with the command line's overrides, and the
+//! expectations.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::exit::CommandError;
 use control::store::run_reader::StoredRun;
 
-/// What a command measures with: the configuration and the expectations.
+/// The configuration and the expectations of a measuring command.
 #[derive(Debug)]
 pub(crate) struct SweepSetup {
     pub(crate) config: Config,
@@ -20,7 +20,7 @@ pub(crate) struct SweepSetup {
 }
 
 impl SweepSetup {
-    /// Both as the command line asks for them.
+    /// Loads both according to the command line.
     pub(crate) fn from_args(
         args: &SweepArgs,
         globals: &Globals,
@@ -33,7 +33,7 @@ impl SweepSetup {
         Self::from_config(config, args)
     }
 
-    /// Both where the scenario is that of a run that is gone on with.
+    /// Loads both for a resumed run with a stored scenario.
     pub(crate) fn from_scenario(
         args: &SweepArgs,
         globals: &Globals,
@@ -50,7 +50,7 @@ impl SweepSetup {
             config.use_native_probes();
         }
         if args.apply {
-            // An hour of measuring must not end with "nobody would be told".
+            // Fail now: an hour of measuring must not end with a missing [gate].
             gate_apply::require_gate(&config)?;
         }
         gate_apply::check_not_paused(&config)?;

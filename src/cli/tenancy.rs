@@ -1,7 +1,6 @@
-//! Whether tenants use the NVLink domains that are about to be probed across.
+//! Checks whether tenants use the NVLink domains that a sweep would probe across.
 //!
-//! Asks the schedulers that a configuration names; what their answer means,
-//! `plan::tenants` says.
+//! Queries the schedulers of a configuration; `plan::tenants` interprets their answers.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +18,12 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::SourceReport;
 
-/// Nodes that are left out because a tenant uses their domain, each with why.
+/// Nodes that are left out because a tenant uses their domain, with the reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantExclusions(BTreeMap<NodeName, String>);
 
 impl TenantExclusions {
-    /// Asks who uses the domains of `chosen`. An error where nothing is left to measure.
+    /// Queries the tenants of the domains of `chosen`. An error if nothing is left to measure.
     pub(crate) fn query(
         config: &Config,
         catalogue: &PlatformCatalogue,
@@ -34,13 +33,13 @@ impl TenantExclusions {
         if config.launcher.is_stand_in() {
             return Ok(Self::default());
         }
-        let said = ask_schedulers(config)?;
+        let reports = ask_schedulers(config)?;
         let spans = |platform: Option<&str>| {
             let known = platform.and_then(|name| catalogue.platform(name));
             known.is_none_or(|platform| platform.spans_nodes())
         };
         let everywhere = config.platform.as_deref();
-        let tenants = tenants::find_tenants(&said, |name| is_own(config, name));
+        let tenants = tenants::find_tenants(&reports, |name| is_own(config, name));
         let refused = tenants::find_blocked_domains(&tenants, fleet, chosen, |domain| {
             spans(everywhere.or(domain.platform.as_deref()))
         });
@@ -59,7 +58,7 @@ impl TenantExclusions {
         Ok(tenanted)
     }
 
-    /// Refuses where a node would be left out: a run that was begun is not finished in part.
+    /// An error if any node is left out: a started run must not continue with a part of its nodes.
     pub(crate) fn check_empty(&self) -> Result<(), CommandError> {
         match self.0.values().next() {
             None => Ok(()),
@@ -67,7 +66,7 @@ impl TenantExclusions {
         }
     }
 
-    /// The claims of what may be probed.
+    /// The claims without the nodes that are left out.
     pub(crate) fn restrict_claims(&self, claims: &Claims) -> Claims {
         match self.0.is_empty() {
             true => claims.clone(),
@@ -75,7 +74,7 @@ impl TenantExclusions {
         }
     }
 
-    /// Puts who was left out into a plan, so that they do not count as measured.
+    /// Lists the left-out nodes in a plan as skipped, so that they do not count as measured.
     pub(crate) fn mark_plan(&self, plan: &mut Plan) {
         plan.skipped.extend(self.0.iter().map(|(node, why)| SkippedProbe {
             probe: "every probe".to_owned(),
@@ -86,20 +85,20 @@ impl TenantExclusions {
     }
 }
 
-/// What schedulers say now.
+/// The current reports of the schedulers.
 fn ask_schedulers(config: &Config) -> Result<Vec<SourceReport>, CommandError> {
     let runtime = crate::cli::runtime::build_runtime()?;
-    let mut said = Vec::new();
+    let mut reports = Vec::new();
     if let Some(slurm) = collect_claims::slurm_controller(config) {
-        said.extend(runtime.block_on(slurm::fetch_claims(&slurm)));
+        reports.extend(runtime.block_on(slurm::fetch_claims(&slurm)));
     }
     if let Some(server) = kubernetes_server(config) {
-        said.extend(runtime.block_on(kubernetes::fetch_claims(&server)));
+        reports.extend(runtime.block_on(kubernetes::fetch_claims(&server)));
     }
-    Ok(said)
+    Ok(reports)
 }
 
-/// The cluster in which nodes are measured, or that is a source.
+/// The Kubernetes cluster of the launcher, or of the sources.
 fn kubernetes_server(config: &Config) -> Option<KubernetesClientConfig> {
     if let Launcher::Kubernetes(launcher) = &config.launcher {
         let limit = config.gate.as_ref().map_or(gate::CALL_TIMEOUT, |gate| gate.timeouts.limit);
@@ -112,7 +111,7 @@ fn kubernetes_server(config: &Config) -> Option<KubernetesClientConfig> {
     }
 }
 
-/// Whether a ComputeDomain is one that our launcher made.
+/// Whether fabricgate's launcher created a ComputeDomain.
 fn is_own(config: &Config, name: &str) -> bool {
     match &config.launcher {
         Launcher::Kubernetes(launcher) => name

@@ -19,14 +19,16 @@ pub type AuditShare = PositiveNumber<1>;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Most minutes that an audit is planned to take, more than 0, to 1440. Default: no limit.
+    /// Longest planned duration of an audit in minutes, above 0 and at most 1440. Default: no
+    /// limit.
     pub minutes: Option<AuditMinutes>,
-    /// Most nodes that one audit measures, from 1 on. Default: no limit.
+    /// Most nodes that one audit measures, from 1. Default: no limit.
     pub nodes_at_most: Option<AuditNodeCount>,
-    /// Most of all claimed nodes that one audit measures, as a share of more than 0, to 1, and
-    /// at least two nodes. Default: no limit.
+    /// Share of all claimed nodes that one audit measures at most, above 0 and at most 1, and at
+    /// least two nodes. Default: no limit.
     pub share: Option<AuditShare>,
-    /// Most of the nodes of each domain that one audit measures, likewise. Default: no limit.
+    /// Share of the nodes of each domain that one audit measures at most, in the same range.
+    /// Default: no limit.
     pub share_of_domain: Option<AuditShare>,
 }
 

@@ -1,5 +1,4 @@
-//! `[burn_in]` of the configuration: how often a burn-in sweeps, and the load in
-//! between.
+//! `[burn_in]` of the configuration: the rounds of a burn-in, and the load between them.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -24,17 +23,16 @@ pub type SoakMinutes = BoundedNumber<0, 1_440>;
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BurnInConfig {
-    /// Complete sweeps that `burn-in` holds; without it and without `hours` one
-    /// sweep, and no acceptance. `--rounds` goes first.
+    /// Number of complete sweeps of `burn-in`; without it and without `hours` one sweep, and no
+    /// acceptance. `--rounds` takes precedence.
     pub rounds: Option<BurnInRounds>,
-    /// Hours for which `burn-in` sweeps again and again; no default. With `rounds`,
-    /// whichever comes first. `--hours` goes first.
+    /// Hours for which `burn-in` repeats the sweep; no default. With `rounds`, the first limit
+    /// reached ends it. `--hours` takes precedence.
     pub hours: Option<BurnInHours>,
-    /// Hours that a burn-in may take in all: a round that would not fit is not
-    /// begun. No default.
+    /// Most hours of a burn-in in all: a round that would not fit is not started. No default.
     pub budget_hours: Option<BurnInHours>,
-    /// Rounds in a row after which a burn-in ends early when every node passed all
-    /// of them. No default.
+    /// Consecutive rounds after which a burn-in ends early if every node passed all of them. No
+    /// default.
     pub clean_rounds: Option<BurnInRounds>,
     /// Minutes of load on all nodes concurrently between two rounds, 0 for none; 10 by default.
     /// `--soak-minutes` takes precedence.
@@ -88,7 +86,7 @@ impl BurnInConfig {
     }
 }
 
-/// A probe that can be load.
+/// The load probe of this name.
 fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> {
     match catalog.get(name) {
         Some(probe) if matches!(probe.scope, ProbeScope::Node | ProbeScope::Domain) => {

@@ -18,13 +18,13 @@ use control::store::signing::{PublicKey, SignatureTrust, SigningKey};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CertificatesConfig {
-    /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
-    /// are signed with. Without it, they are not signed.
+    /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that signs new
+    /// certificates. Without it, they are not signed.
     pub key: Option<PathBuf>,
-    /// The files of Ed25519 public keys (PEM) whose signatures count in addition to those of `key`.
-    /// Default: none.
+    /// The files of Ed25519 public keys (PEM) whose signatures are accepted in addition to those of
+    /// `key`. Default: none.
     pub public_keys: Vec<PathBuf>,
-    /// Whether a certificate that none of these keys signed counts as none. Default: false.
+    /// Whether a certificate without a signature by one of these keys is ignored. Default: false.
     #[schemars(with = "Option<bool>")]
     require_signature: Option<Spanned<bool>>,
 }
@@ -57,15 +57,15 @@ impl CertificatesConfig {
 #[derive(Debug)]
 pub struct CertificateKeys {
     key: Result<Option<SigningKey>, String>,
-    /// Whose certificates count.
+    /// The certificates that are accepted.
     pub trust: SignatureTrust,
-    /// What could not be read.
+    /// Keys that could not be read.
     pub problems: Vec<String>,
 }
 
 impl CertificateKeys {
-    /// Why no certificate that is issued here would count: it must be signed, and
-    /// that cannot be done.
+    /// Why a certificate issued here would not be accepted: it must be signed, and that is not
+    /// possible.
     pub fn unsealed_reason(&self) -> Option<String> {
         let what = "certificates must be signed";
         match &self.key {
@@ -76,7 +76,7 @@ impl CertificateKeys {
         }
     }
 
-    /// With what certificates are signed, and whose count.
+    /// The signing key, and the accepted keys.
     pub fn seal(&self) -> CertificateSigning<'_> {
         CertificateSigning {
             key: self.key.as_ref().map(Option::as_ref).map_err(String::as_str),

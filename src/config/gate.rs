@@ -19,18 +19,18 @@ use control::gate::scontrol::ScontrolScheduler;
 use control::gate::timeouts::SchedulerTimeouts;
 use control::sources::kubernetes::KubernetesClientConfig;
 
-/// Default limit of one call; Slurm's own MessageTimeout is 10 s.
+/// Default timeout of one call; Slurm's own MessageTimeout is 10 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a change may take to show. A resumed node answers within a second
-/// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
+/// How long a change may take to become visible. A resumed node answers within a second (0.06 to
+/// 0.8 s, measured on 26.05 and 24.11); a busy controller takes longer.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// The same of Kubernetes: an acknowledged write is visible immediately, so the gate waits only
+/// The same for Kubernetes: an acknowledged write is visible immediately, so the gate only waits
 /// after a lost answer.
 const KUBERNETES_SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// etcd has on its disks what it acknowledged.
+/// An acknowledged write is on etcd's disks.
 const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 
 /// `[gate]` of the configuration.
@@ -39,20 +39,20 @@ const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 pub struct GateSection {
     /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this file.
     state: Option<PathBuf>,
-    /// What carries changes to the scheduler. Default: `scontrol`.
+    /// The interface to the scheduler. Default: `scontrol`.
     #[schemars(with = "Option<GateBackendKind>")]
     through: Option<Spanned<GateBackendKind>>,
-    /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
-    /// of `[sources.slurm]`.
+    /// Slurm's `scontrol`, with leading arguments if it is reached through another program.
+    /// Default: that of `[sources.slurm]`.
     scontrol: Option<ProgramArgv>,
-    /// Seconds that one call may take. Default: 15; Slurm's own MessageTimeout is 10.
+    /// Timeout of one call in seconds. Default: 15; Slurm's own MessageTimeout is 10.
     limit_s: Option<Seconds>,
-    /// Seconds that a change may take to show. Default: 10; 3 on Kubernetes.
+    /// Seconds that a change may take to become visible. Default: 10; 3 on Kubernetes.
     settle_s: Option<Seconds>,
-    /// Seconds for which a change is looked at until it is on the controller's disk. Default: 6; 0
+    /// Seconds for which a change is observed until it is on the controller's disk. Default: 6; 0
     /// on Kubernetes.
     keep_s: Option<Seconds>,
-    /// Seconds for which a change may still be carried out whose sender is gone. Default: 90.
+    /// Seconds for which a change may still take effect after its sender has ended. Default: 90.
     in_flight_s: Option<Seconds>,
     /// The account that writes nodes, with `through = "kubernetes"`. Default: the account of
     /// `[sources.kubernetes]`.
@@ -67,11 +67,12 @@ pub struct GateSection {
 struct GateKubernetesSection {
     /// The kubeconfig of the gate's account. Default: that of `[sources.kubernetes]`.
     kubeconfig: Option<PathBuf>,
-    /// The context in it. Default: that of `[sources.kubernetes]`, or the file's current one.
+    /// The context in the kubeconfig. Default: that of `[sources.kubernetes]`, or the file's
+    /// current context.
     context: Option<String>,
 }
 
-/// What carries changes to the scheduler.
+/// The interface to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum GateBackendKind {
@@ -97,11 +98,11 @@ pub enum GateBackend {
 /// The gate, as configured.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
-    /// Where it keeps its record: journal, lock, certificates.
+    /// The folder of its record: journal, lock, certificates.
     pub folder: PathBuf,
     /// The scheduler that the gate changes.
     pub backend: GateBackend,
-    /// How patiently.
+    /// Its timeouts.
     pub timeouts: SchedulerTimeouts,
 }
 
@@ -141,7 +142,7 @@ pub fn parse_gate(
             let of = section.kubernetes.map(Spanned::into_inner).unwrap_or_default();
             let known = wanted.kubernetes.as_ref();
             let kubeconfig = of.kubeconfig.map(|file| base.join(file));
-            // A context is one of a kubeconfig: that of another file means nothing.
+            // A context belongs to one kubeconfig, so that of another file does not apply.
             let context = match (&kubeconfig, of.context) {
                 (_, Some(context)) => Some(context),
                 (Some(_), None) => None,

@@ -1,5 +1,4 @@
-//! `[history]` of the configuration: the file of the history, and how long its points stay
-//! complete.
+//! `[history]` of the configuration: the file of the history, and the retention of its points.
 
 use std::path::{Path, PathBuf};
 
@@ -20,8 +19,8 @@ pub type Days = BoundedCount<1, 36_500>;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryConfig {
-    /// Whether every run is added when it ended. Default: true, and false where the fabric is
-    /// simulated or replayed and the configuration has no such section.
+    /// Whether every completed run is added. Default: true, and false if the fabric is simulated or
+    /// replayed and the configuration has no such section.
     pub enabled: bool,
     /// Whether the configuration has the section.
     #[serde(skip)]
@@ -29,15 +28,15 @@ pub struct HistoryConfig {
     /// The SQLite file. Default: next to the folder of run folders, with the same name and
     /// `-history.sqlite` appended.
     pub path: Option<PathBuf>,
-    /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
+    /// Days for which every point is kept, 1 to 36500. Older points are thinned to one per day by
     /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
     pub keep_days: Days,
-    /// Days after which one point a week is left of one a day; not below `keep_days`. Default:
-    /// 1095, or `keep_days` where that is more.
+    /// Days after which points are thinned from one per day to one per week; not below `keep_days`.
+    /// Default: 1095, or `keep_days` if that is greater.
     #[schemars(with = "Option<Days>")]
     thin_after_days: Option<Spanned<Days>>,
-    /// Days after which `fabricgate history prune` may remove a run folder that nothing refers to,
-    /// 1 to 36500. Without it, none is ever removed.
+    /// Days after which `fabricgate history prune` may remove a run folder without references, 1 to
+    /// 36500. Without it, none is ever removed.
     pub keep_runs_days: Option<Days>,
 }
 
@@ -76,13 +75,13 @@ impl HistoryConfig {
         configured.unwrap_or(THIN_AFTER_DAYS.max(self.keep_days.get()))
     }
 
-    /// The file, for runs in this folder.
+    /// The path of the history for runs in this folder.
     pub fn path_for(&self, runs: &Path) -> PathBuf {
         self.path.clone().unwrap_or_else(|| default_history_path(runs))
     }
 }
 
-/// The file next to a folder of run folders: not in it, where every entry is a run.
+/// The default file next to a folder of run folders: not inside it, where every entry is a run.
 pub fn default_history_path(runs: &Path) -> PathBuf {
     let runs = match runs.file_name() {
         Some(_) => runs.to_owned(),

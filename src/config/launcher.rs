@@ -1,4 +1,4 @@
-//! `[launcher]` of the configuration: how nodes are reached, and how many at a time.
+//! `[launcher]` of the configuration: how nodes are reached, and how many steps run concurrently.
 //!
 //! Checks the text of the section and opens nothing.
 
@@ -17,43 +17,44 @@ use crate::config::bounded::{BoundedCount, OneWord, ProgramArgv, Seconds, read_c
 use control::launch::Launcher;
 use control::launch::slurm::{BusyNodePolicy, DrainedNodePolicy, SlurmLauncher, SlurmPrograms};
 
-/// Default number of steps that run at the same time. The tools run on the nodes; here each step
-/// costs a process and its output.
+/// Default number of concurrent steps. The tools run on the nodes; here each step costs a process
+/// and its output.
 const DEFAULT_PARALLEL: usize = 1_024;
 
-/// The same for simulated nodes, which all run on this machine.
+/// Default for simulated nodes, which all run on this machine.
 const DEFAULT_SIMULATED_PARALLEL: usize = 16;
 
-/// Default limit of a worker's first answer: a login through a busy head node takes seconds.
+/// Default timeout of a worker's first answer: a login through a busy head node takes seconds.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `[launcher]` of the configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LauncherSection {
-    /// Through what nodes are reached. Required.
+    /// The method that reaches nodes. Required.
     #[schemars(with = "LauncherKind")]
     kind: Spanned<LauncherKind>,
-    /// With `command`: the words that start a program on a node, `{node}` among them, such as
-    /// `["ssh", "{node}"]`. Required there, and without meaning elsewhere.
+    /// With `command`: the arguments that start a program on a node, including `{node}`, such as
+    /// `["ssh", "{node}"]`. Required there, and ignored elsewhere.
     #[schemars(with = "Option<Vec<String>>")]
     template: Option<Spanned<Vec<String>>>,
     /// With `sim`: the scenario file of the simulated fabric. Required there, and absent elsewhere.
     #[schemars(with = "Option<PathBuf>")]
     scenario: Option<Spanned<PathBuf>>,
-    /// With `sim`: whether every node has a worker of its own. `false` answers for all nodes in this
-    /// process, for fleets of thousands; probes of fabricgate's own are then unknown. Default: true.
+    /// With `sim`: whether every node has its own worker. `false` answers for all nodes in this
+    /// process, for fleets of thousands; fabricgate's native probes are then unknown. Default:
+    /// true.
     #[schemars(with = "Option<bool>")]
     workers: Option<Spanned<bool>>,
     /// With `replay`: the folder of the stored run. Required there, and absent elsewhere.
     #[schemars(with = "Option<PathBuf>")]
     run: Option<Spanned<PathBuf>>,
-    /// Most steps at the same time, from 1. Default: 1024; 16 with `sim`.
+    /// Most concurrent steps, from 1. Default: 1024; 16 with `sim`.
     parallel: Option<BoundedCount<1, { u32::MAX }>>,
     /// The command or path of fabricgate on the nodes. Default: `fabricgate`.
     #[serde(default, deserialize_with = "read_worker")]
     worker: Option<String>,
-    /// Seconds that a worker may take to answer; then its node is unknown. Default: 30.
+    /// Timeout of a worker's first answer in seconds; after it the node is unknown. Default: 30.
     connect_s: Option<Seconds>,
     /// With `slurm`: the partition of jobs. Default: Slurm's.
     #[schemars(with = "Option<String>")]
@@ -64,52 +65,55 @@ pub struct LauncherSection {
     /// With `slurm`: the quality of service. Default: Slurm's.
     #[schemars(with = "Option<String>")]
     qos: Option<Spanned<OneWord>>,
-    /// With `slurm`: a reservation that exists, for jobs. Default: none.
+    /// With `slurm`: an existing reservation for jobs. Default: none.
     #[schemars(with = "Option<String>")]
     reservation: Option<Spanned<OneWord>>,
-    /// With `slurm`: the GPUs a job asks for on each node, such as `gpu:gb200:4`; empty asks for
-    /// none. Default: as many as Slurm reports for every node.
+    /// With `slurm`: the GPUs that a job requests on each node, such as `gpu:gb200:4`; empty
+    /// requests none. Default: as many as Slurm reports for every node.
     #[schemars(with = "Option<String>")]
     gres: Option<Spanned<String>>,
-    /// With `slurm`: further words of `salloc`. Default: none.
+    /// With `slurm`: further arguments of `salloc`. Default: none.
     #[schemars(with = "Option<Vec<String>>")]
     options: Option<Spanned<Vec<String>>>,
     /// With `slurm`: `--mpi` of tools that run on several nodes. Default: `pmix`.
     #[schemars(with = "Option<String>")]
     mpi: Option<Spanned<OneWord>>,
-    /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice the planned time, 10 minutes
-    /// at least.
+    /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice the planned time, at least
+    /// 10 minutes.
     #[schemars(with = "Option<String>")]
     time_limit: Option<Spanned<TimeLimit>>,
-    /// With `slurm`: the users of a reservation that fabricgate makes. Default: `root`.
+    /// With `slurm`: the users of a reservation that fabricgate creates. Default: `root`.
     #[schemars(with = "Option<String>")]
     user: Option<Spanned<OneWord>>,
     /// With `slurm`: how to treat nodes that run jobs. Default: `skip`.
     #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
-    /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
+    /// With `slurm`: seconds to wait for busy nodes. Default: 3600.
     #[schemars(with = "Option<Seconds>")]
     wait_s: Option<Spanned<Seconds>>,
-    /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
+    /// With `slurm`: how to measure nodes that the gate has drained. Default: `reservation`.
     #[schemars(with = "Option<DrainedNodePolicy>")]
     drained: Option<Spanned<DrainedNodePolicy>>,
-    /// With `slurm`: `srun`, with leading arguments where it is reached through another program.
+    /// With `slurm`: `srun`, with leading arguments if it is reached through another program.
     /// Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     srun: Option<Spanned<ProgramArgv>>,
-    /// With `slurm`: `salloc`, likewise. Default: the one in the folder of `scontrol`.
+    /// With `slurm`: `salloc`, in the same form as `srun`. Default: the one in the folder of
+    /// `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     salloc: Option<Spanned<ProgramArgv>>,
-    /// With `slurm`: `scancel`, likewise. Default: the one in the folder of `scontrol`.
+    /// With `slurm`: `scancel`, in the same form as `srun`. Default: the one in the folder of
+    /// `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     scancel: Option<Spanned<ProgramArgv>>,
-    /// With `slurm`: `squeue`, likewise. Default: the one in the folder of `scontrol`.
+    /// With `slurm`: `squeue`, in the same form as `srun`. Default: the one in the folder of
+    /// `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     squeue: Option<Spanned<ProgramArgv>>,
-    /// With `slurm`: `scontrol`, likewise. Default: that of `[sources.slurm]`.
+    /// With `slurm`: `scontrol`, in the same form as `srun`. Default: that of `[sources.slurm]`.
     #[schemars(with = "Option<Vec<String>>")]
     scontrol: Option<Spanned<ProgramArgv>>,
-    /// With `slurm`: `srun` as the nodes call it. Default: `["srun"]`.
+    /// With `slurm`: `srun` for use on the nodes. Default: `["srun"]`.
     #[schemars(with = "Option<Vec<String>>")]
     node_srun: Option<Spanned<ProgramArgv>>,
     /// With `kubernetes`: the pods through which nodes are measured. Absent elsewhere.
@@ -150,13 +154,13 @@ impl LauncherKind {
 /// How nodes are reached, as configured.
 #[derive(Debug)]
 pub struct LauncherConfig {
-    /// Through what.
+    /// The method.
     pub launcher: Launcher,
-    /// How many steps run at the same time.
+    /// Most concurrent steps.
     pub parallel: usize,
     /// The command or path of fabricgate on the nodes.
     pub worker: String,
-    /// How long a worker may take to answer.
+    /// Timeout of a worker's first answer.
     pub connect: Duration,
 }
 
@@ -172,8 +176,8 @@ impl Default for LauncherConfig {
 }
 
 impl LauncherConfig {
-    /// A simulated fabric in the place of whatever is configured; how it answers stays
-    /// where that is one too.
+    /// Replaces the configured launcher with a simulated fabric; a configured `sim` launcher keeps
+    /// its worker setting.
     pub fn simulate(&mut self, scenario: &Path) {
         let workers = !matches!(self.launcher, Launcher::Sim { workers: false, .. });
         self.launcher = Launcher::Sim { scenario: scenario.to_owned(), workers };
@@ -259,7 +263,7 @@ pub fn parse_launcher(
 }
 
 impl LauncherSection {
-    /// The keys that only Slurm has and that are there, with their places.
+    /// The keys for Slurm that are set, with their offsets.
     fn slurm_keys(&self) -> Vec<(&'static str, usize)> {
         fn at<T>(key: &'static str, value: &Option<Spanned<T>>) -> Option<(&'static str, usize)> {
             value.as_ref().map(|it| (key, it.span().start))
@@ -289,7 +293,6 @@ impl LauncherSection {
         .collect()
     }
 
-    /// The keys of Slurm.
     fn into_slurm(self, scontrol: Option<&[String]>) -> SlurmLauncher {
         let usual = SlurmLauncher::default();
         let words = |program: Option<Spanned<ProgramArgv>>| {

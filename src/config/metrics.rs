@@ -8,19 +8,19 @@ use serde::de::{Deserializer, Error};
 
 use crate::config::bounded::BoundedCount;
 
-/// `[metrics]` of the configuration.
+/// The metrics of nodes, runs and the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// The file for node-exporter's textfile collector, written after every run; its name ends with
-    /// `.prom`. Without it, none is written.
+    /// The file for node-exporter's textfile collector, written after every run; its name must end
+    /// with `.prom`. Without it, none is written.
     #[serde(deserialize_with = "read_textfile")]
     pub textfile: Option<PathBuf>,
-    /// Nodes that may have series of their own, default 2000. Where more are known, only those that
-    /// are not simply well have them, and `fabricgate_nodes_left_out` counts the others.
+    /// Nodes that may have series of their own, default 2000. If more are known, healthy nodes have
+    /// none, and `fabricgate_nodes_left_out` counts them.
     pub nodes: BoundedCount<1, 100_000>,
-    /// Newest runs that are looked through for the verdict of each node, default 500. A node that
-    /// none of them judged is unknown.
+    /// Newest runs that are searched for the verdict of each node, default 500. A node that none of
+    /// them judged is unknown.
     pub runs: BoundedCount<1, 100_000>,
 }
 

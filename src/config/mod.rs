@@ -1,8 +1,7 @@
-//! The configuration file: where claims are, how nodes are reached, what runs.
+//! The configuration file: sources of claims, the launcher, probes and limits.
 //!
-//! TOML; an unknown key is an error with its line and column, because a typo
-//! in a limit must not fall back to a default. Relative paths are relative to
-//! the file.
+//! TOML; an unknown key is an error with its line and column, because a typo in a limit must not
+//! fall back to a default. Relative paths are relative to the file.
 
 pub mod audit;
 pub mod bounded;
@@ -52,64 +51,66 @@ use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::ProbeCatalog;
 
-/// How long after a suspicion it is confirmed.
+/// Default delay between a suspicion and its confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 
-/// Readings up to which a path is read while the ones before do not decide.
+/// Most readings of a path while the earlier ones do not decide.
 const MOST_READINGS: u32 = 5;
 
-/// The configuration of fabricgate, as it is written.
+/// The configuration of fabricgate, as written.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
-    /// The files of claims: a name, or a list of names. A claims file, Slurm's topology, cabling, or
-    /// any other that `fabricgate claims` reads. Without it, `[sources]` must name a source, unless
-    /// the fabric is simulated or replayed.
+    /// The files of claims: a path, or a list of paths. A claims file, Slurm's topology, cabling,
+    /// or any other file that `fabricgate claims` reads. Without it, `[sources]` must name a
+    /// source, unless the fabric is simulated or replayed.
     claims: Option<ClaimsFiles>,
     /// Live sources of claims. Default: none.
     #[serde(default)]
     sources: sources::SourcesSection,
     /// The folder of run folders. Default: `runs`, next to this file.
     run_dir: Option<PathBuf>,
-    /// The site's own threshold files, laid over those that ship, in this order. Default: none.
+    /// The site's own threshold files, applied over the built-in ones in this order. Default: none.
     #[serde(default)]
     thresholds: Vec<PathBuf>,
     /// The platform of all domains (`fabricgate thresholds list`); it overrides claims and detected
     /// devices. Without it, each domain's own.
     platform: Option<String>,
     /// Environment variables that programs and nodes get in addition to those that they need
-    /// (docs/security.md): names, or prefixes of names and `*`. Default: none.
+    /// (docs/security.md): names, or prefixes of names followed by `*`. Default: none.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pass_env: Vec<Spanned<String>>,
-    /// How nodes are reached. Without it, this machine alone is measured.
+    /// The launcher, which reaches the nodes. Without it, only this machine is measured.
     #[schemars(with = "Option<launcher::LauncherSection>")]
     launcher: Option<Spanned<launcher::LauncherSection>>,
-    /// What runs. Without it, the probes of the profile.
+    /// The probes to run. Without it, the probes of the profile.
     #[serde(default)]
     probes: ProbesSection,
-    /// How far plans go.
+    /// The limits of plans.
     #[serde(default)]
     sweep: PlanLimits,
-    /// How a suspicion is looked at again.
+    /// The confirmation of suspicions by a second measurement.
     #[serde(default)]
     confirm: ConfirmSection,
-    /// The limits of actions on nodes. Without it, the small defaults below.
+    /// The limits of actions on nodes. Without it, the restrictive defaults below.
     #[schemars(with = "Option<Policy>")]
     policy: Option<Spanned<Policy>>,
-    /// The scheduler that carries out decisions, with `--apply` only. Without it, none does.
+    /// The scheduler that carries out decisions, with `--apply` only. Without it, decisions are
+    /// only displayed.
     #[schemars(with = "Option<gate::GateSection>")]
     gate: Option<Spanned<gate::GateSection>>,
     /// The standing gate (`fabricgate watch`).
     #[serde(default)]
     watch: WatchConfig,
-    /// How a burn-in is repeated.
+    /// The repetition of a burn-in.
     #[serde(default)]
     burn_in: BurnInConfig,
-    /// What monitoring is shown.
+    /// The metrics for monitoring.
     #[serde(default)]
     metrics: MetricsConfig,
-    /// How certificates are signed, and whose count (`fabricgate certificate`).
+    /// The signing key of certificates, and the keys whose signatures are accepted (`fabricgate
+    /// certificate`).
     #[serde(default)]
     certificates: CertificatesConfig,
     /// The budget of an audit (`fabricgate audit`).
@@ -136,10 +137,10 @@ enum ClaimsFiles {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ConfirmSection {
-    /// Whether suspect parts are measured a second time, against cleared partners. Default: true.
+    /// Whether suspected parts are measured a second time, with cleared partners. Default: true.
     enabled: Option<bool>,
-    /// Seconds before that, so that what passes has passed, 0 to 86400. Default: 30; 0 where the
-    /// fabric is simulated or replayed.
+    /// Delay of this second measurement in seconds, so that transient causes have ended, 0 to
+    /// 86400. Default: 30; 0 if the fabric is simulated or replayed.
     wait_s: Option<Seconds>,
 }
 
@@ -151,22 +152,23 @@ struct ProbesSection {
     /// profile.
     #[schemars(with = "Option<Vec<String>>")]
     run: Option<Vec<Spanned<String>>>,
-    /// A folder with the site's own probe files; one of a known name replaces it. Default: none.
+    /// A folder with the site's own probe files; a file with the name of a built-in probe replaces
+    /// it. Default: none.
     dir: Option<PathBuf>,
-    /// How often each measurement is taken in any case, 1 to 100. Default: 1.
+    /// Least number of readings of each measurement, 1 to 100. Default: 1.
     readings: Option<BoundedCount<1, 100>>,
-    /// How often at most, while the readings before do not decide, `readings` to 100. Default: 5,
-    /// or `readings` where that is more.
+    /// Most readings of each measurement while the earlier ones do not decide, `readings` to 100.
+    /// Default: 5, or `readings` if that is greater.
     #[schemars(with = "Option<BoundedCount<1, 100>>")]
     most_readings: Option<Spanned<BoundedCount<1, 100>>>,
-    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
-    /// or not.
+    /// Measure with fabricgate's native probes instead of nvbandwidth and nccl-tests, even if these
+    /// are installed.
     #[serde(default)]
     own: bool,
 }
 
 impl ProbesSection {
-    /// How often each measurement is taken, and how often at most.
+    /// The least and the greatest number of readings of each measurement.
     fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
         let readings = self.readings.map_or(1, BoundedCount::get);
         match &self.most_readings {
@@ -182,7 +184,7 @@ impl ProbesSection {
         }
     }
 
-    /// The probes that it names, of all in force; `None` where it names none.
+    /// The named probes, among all probes in force; `None` if none is named.
     fn named_probes(&self, catalog: &ProbeCatalog) -> Result<Option<Vec<Probe>>, ConfigMistake> {
         let Some(names) = &self.run else { return Ok(None) };
         if names.is_empty() {
@@ -225,7 +227,7 @@ fn pass_environment(names: Vec<Spanned<String>>) -> Result<(), ConfigMistake> {
     Ok(())
 }
 
-/// Where claims come from.
+/// The origin of the claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimsSource {
     /// Files, schedulers, nodes.
@@ -241,59 +243,59 @@ pub enum ClaimsSource {
 pub struct Config {
     /// The file it was read from.
     pub path: PathBuf,
-    /// Where claims come from.
+    /// The origin of the claims.
     pub claims: ClaimsSource,
-    /// Where run folders go.
+    /// The folder of run folders.
     pub run_dir: PathBuf,
     /// A site's own threshold files.
     pub thresholds: Vec<PathBuf>,
-    /// The platform of all domains, over claims and devices.
+    /// The platform of all domains, which overrides claims and devices.
     pub platform: Option<String>,
     /// How nodes are reached.
     pub launcher: Launcher,
     /// The origin of the launcher: the configuration's section, or the command line.
     pub launcher_from: String,
-    /// fabricgate as the nodes call it.
+    /// The command of fabricgate on the nodes.
     pub worker: String,
-    /// How long a worker may take to answer.
+    /// Timeout of a worker's first answer.
     pub connect: Duration,
     /// How suspicions are confirmed.
     pub confirm: ConfirmSettings,
-    /// How many steps run at the same time.
+    /// Most concurrent steps.
     pub parallel: usize,
-    /// The probes to run, in order; those of the profile where none is named.
+    /// The probes to run, in order; those of the profile if none is named.
     pub probes: Option<Vec<Probe>>,
     /// All probes in force.
     pub catalog: ProbeCatalog,
-    /// How often each measuring probe runs.
+    /// Least number of readings of each measuring probe.
     pub readings: u32,
-    /// How often at most, while the readings before do not decide.
+    /// Most readings, while the earlier ones do not decide.
     pub most_readings: u32,
-    /// How far plans go.
+    /// The limits of plans.
     pub limits: PlanLimits,
     /// The limits of proposals.
     pub policy: Policy,
-    /// The scheduler that carries out proposals, where one is configured.
+    /// The scheduler that carries out proposals, if configured.
     pub gate: Option<GateConfig>,
     /// The standing gate.
     pub watch: WatchConfig,
     /// The budget of an audit.
     pub audit: AuditConfig,
-    /// How certificates are signed, and whose count.
+    /// The signing key of certificates, and the accepted keys.
     pub certificates: CertificatesConfig,
-    /// How a burn-in is repeated.
+    /// The repetition of a burn-in.
     pub burn_in: BurnInConfig,
-    /// What monitoring is shown.
+    /// The metrics for monitoring.
     pub metrics: MetricsConfig,
-    /// Where the history is and how long it is kept.
+    /// The file of the history, and its retention.
     pub history: HistoryConfig,
-    /// The receivers of notifications, where any are configured.
+    /// The receivers of notifications, if any are configured.
     pub notify: Option<NotifySettings>,
-    /// Files that are needed as long as this is in use.
+    /// Temporary files that must exist as long as this value.
     pub scratch: Option<tempfile::TempDir>,
 }
 
-/// A mistake in a configuration: where it is, and what.
+/// A mistake in a configuration: its byte offset, and a message.
 pub type ConfigMistake = (usize, String);
 
 /// The JSON Schema of the file.
@@ -311,7 +313,7 @@ pub fn open(path: Option<&Path>) -> Result<Config, CommandError> {
     open_with_scenario(path, None)
 }
 
-/// The same where this scenario is measured in the place of a cluster.
+/// The same with this scenario in place of the cluster.
 pub(crate) fn open_with_scenario(
     path: &Path,
     scenario: Option<&Path>,
@@ -326,7 +328,7 @@ pub(crate) fn open_with_scenario(
     Ok(config)
 }
 
-/// The text of a file that a person wrote.
+/// Reads a text file that a user wrote.
 pub fn read_text(path: &Path) -> Result<String, CommandError> {
     let bytes = input_file::read(path).map_err(CommandError::environment)?;
     String::from_utf8(bytes).map_err(|error| {
@@ -401,7 +403,7 @@ pub(crate) fn parse(
     pass_environment(read.pass_env).map_err(&mistake)?;
     let mut launcher = launcher;
     if let Launcher::Kubernetes(pods) = &launcher {
-        // Set in the pods on purpose: what runs there gets them.
+        // The variables are set in the pods on purpose, so processes there get them.
         exec::child_environment::pass_variables(&pods.env.keys().cloned().collect::<Vec<_>>());
     }
     launcher.set_carried_variables(exec::child_environment::srun_export_names());
@@ -445,9 +447,8 @@ pub(crate) fn parse(
     Ok(config)
 }
 
-/// Reads `[confirm]`.
 fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> ConfirmSettings {
-    // Simulated faults do not pass with time, and stored ones are past.
+    // Simulated faults are not transient, and stored ones are past.
     let default = if launcher.is_stand_in() { Duration::ZERO } else { CONFIRM_AFTER };
     ConfirmSettings {
         enabled: section.enabled.unwrap_or(true),
@@ -468,7 +469,7 @@ fn describe_toml_error(text: &str, error: &toml::de::Error) -> ConfigMistake {
     }
 }
 
-/// The built-in probes, and those of a site's folder over them.
+/// The built-in probes, with those of a site's folder added or replaced.
 pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
     let mut catalog = ProbeCatalog::built_in();
     let Some(dir) = dir else { return Ok(catalog) };
@@ -493,7 +494,7 @@ pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
             anstream::eprintln!("warning: {warning}");
         }
         let probe = probe_catalog::parse_probe(&name, &text).map_err(CommandError::usage)?;
-        // Two files of a site with one name: neither is the one that is meant.
+        // Two site files have the same probe name, so it is unclear which one is meant.
         if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
             let probe = &probe.name;
             return Err(CommandError::Usage(format!("{name}: probe {probe:?} is also in {other}")));
@@ -504,15 +505,15 @@ pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
 }
 
 impl Config {
-    /// The history of the runs in a folder, where they are kept in one: those of a simulated fabric
-    /// only where the configuration names a history.
+    /// The history of the runs in a folder, if they are kept in one: those of a simulated fabric
+    /// only if the configuration names a history.
     pub fn history_path(&self, runs: &Path) -> Option<PathBuf> {
         let is_kept =
             self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());
         is_kept.then(|| self.history.path_for(runs))
     }
 
-    /// Runs what probes have in place of their tools, wherever they have any.
+    /// Uses the native fallback of every probe that has one.
     pub fn use_native_probes(&mut self) {
         let named = self.probes.iter_mut().flatten();
         for probe in self.catalog.probes.values_mut().chain(named) {

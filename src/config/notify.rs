@@ -19,24 +19,24 @@ use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind};
 use engine::report::notice::NoticeEvent;
 use node::exec;
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a message is tried.
+/// Most attempts per message.
 const ATTEMPTS: u32 = 4;
 
-/// Messages an hour: an on-call operator can read one every five minutes.
+/// Messages per hour: an on-call operator can read one every five minutes.
 const PER_HOUR: usize = 12;
 
 /// The receivers of notifications, over webhooks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NotifySection {
-    /// The cluster's name in messages. Without it, they name none.
+    /// The cluster's name in messages. Without it, messages name no cluster.
     site: Option<String>,
-    /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
+    /// Seconds that delivery to all receivers may take after a run, 1 to 600, default 20.
     within_s: BoundedNumber<1, 600>,
-    /// Hours for which Alertmanager shows an alert that is not repeated, 1 to 8784, default 168.
+    /// Hours for which Alertmanager displays an alert that is not repeated, 1 to 8784, default 168.
     stands_h: BoundedNumber<1, 8_784>,
     /// The receivers, each as `[[notify.target]]`. Without one, no message is sent.
     #[schemars(with = "Vec<NotifyTargetSection>")]
@@ -56,7 +56,7 @@ impl Default for NotifySection {
     }
 }
 
-/// One receiver. One of `url_file`, `url_env` and `url` gives its address.
+/// One receiver. Its address is in `url_file`, `url_env` or `url`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NotifyTargetSection {
@@ -78,17 +78,18 @@ struct NotifyTargetSection {
     /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives one,
     /// or none is sent.
     bearer_env: Option<String>,
-    /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
+    /// A file with the certificates (PEM) of authorities that may sign its certificate. Without it,
+    /// the system's.
     ca_file: Option<PathBuf>,
-    /// Its events: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default all
-    /// but unknown.
+    /// Its events: degraded, failed, unknown, pass-again, action, breaker, expired, drift; by
+    /// default all except unknown.
     on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
     #[serde(default, deserialize_with = "read_timeout")]
     timeout_s: Option<f64>,
-    /// How often a message is tried, 1 to 20, default 4.
+    /// Most attempts per message, 1 to 20, default 4.
     attempts: Option<BoundedCount<1, 20>>,
-    /// Messages that it gets an hour, 1 to 1000, default 12; the next message counts those held back.
+    /// Most messages per hour, 1 to 1000, default 12; the next message counts those held back.
     /// Alertmanager has no limit: it groups and silences by itself.
     per_hour: Option<BoundedCount<1, 1_000>>,
 }
@@ -99,7 +100,7 @@ struct NotifyTargetSection {
 enum NotifySectionKind {
     /// One JSON document (`fabricgate.notice/1`).
     Generic,
-    /// Blocks of a Slack webhook, which Mattermost and others take too.
+    /// Blocks of a Slack webhook, which Mattermost and others accept too.
     Slack,
     /// Alertmanager's API, version 2; its address may end before `/api`.
     Alertmanager,
@@ -221,7 +222,7 @@ mod tests {
         for (rest, expected) in [
             ("", "ops: expected one of url_file, url_env and url"),
             ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),
-            ("url = \"hooks.example/secret\"", "ops: url: no address"),
+            ("url = \"hooks.example/secret\"", "ops: url: not an address"),
             (
                 "url_env = \"A\"\nbearer_env = \"B\"\nbearer_file = \"c\"",
                 "ops: expected one of bearer_file and bearer_env",

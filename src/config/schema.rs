@@ -1,4 +1,4 @@
-//! The JSON Schema of a type that is read from TOML. It knows none of the keys.
+//! The JSON Schema of a type that is read from TOML. It depends on none of its keys.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -7,7 +7,7 @@ use schemars::generate::SchemaSettings;
 /// cannot express.
 pub(crate) fn json_schema_of<T: JsonSchema>(title: &str) -> serde_json::Value {
     let mut settings = SchemaSettings::draft07().for_deserialize();
-    // Editors of TOML (taplo) read draft 4 to 7, and follow references badly.
+    // TOML editors (taplo) support draft 4 to 7, and follow references badly.
     settings.inline_subschemas = true;
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
@@ -16,7 +16,7 @@ pub(crate) fn json_schema_of<T: JsonSchema>(title: &str) -> serde_json::Value {
     schema
 }
 
-/// An optional value is absent in TOML, and never null.
+/// An optional value is absent in TOML, never null.
 fn remove_null(schema: &mut serde_json::Value) {
     use serde_json::Value;
     match schema {

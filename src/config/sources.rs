@@ -1,7 +1,7 @@
-//! Which sources are asked for claims, and how long one may take: `[sources]` of the
-//! configuration, the arguments of `--from`, and the sources that this machine reaches.
+//! The sources of claims and the timeout of their queries: `[sources]` of the configuration, the
+//! arguments of `--from`, and the sources that this machine can reach.
 //!
-//! Asks no source; `cli::collect_claims` does.
+//! Queries no source; `cli::collect_claims` does.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use control::sources::slurm::SlurmClientConfig;
 use model::limits;
 use model::source_report::SourceFamily;
 
-/// Default limit of one query: Slurm's own MessageTimeout is 10 s, and an answer in flight must
+/// Default timeout of one query: Slurm's own MessageTimeout is 10 s, and an answer in flight must
 /// not be cut off.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -27,42 +27,45 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SourcesSection {
-    /// Families of sources, the one whose domains are measured first. Default: file, slurm,
-    /// kubernetes, nodes, cabling, frameworks.
+    /// Families of sources, in order of priority: domains of the first are measured. Default: file,
+    /// slurm, kubernetes, nodes, cabling, frameworks.
     #[schemars(with = "Option<Vec<SourceFamily>>")]
     order: Option<Spanned<Vec<SourceFamily>>>,
     /// GPUs that every node must have. Without it, no number is required.
     #[serde(deserialize_with = "limits::deserialize_gpus")]
     gpus_per_node: Option<u32>,
-    /// NICs of the compute network that every node must have. Without it, likewise.
+    /// NICs of the compute network that every node must have. Without it, no number is required.
     #[serde(deserialize_with = "limits::deserialize_nics")]
     nics_per_node: Option<u32>,
-    /// Seconds that one question may take, 0.1 to 3600. Default: 15.
+    /// Timeout of one query in seconds, 0.1 to 3600. Default: 15.
     #[serde(deserialize_with = "read_limit")]
     limit_s: Option<f64>,
-    /// Asks Slurm through its programs; an empty section will do. Without it, it is not asked.
+    /// Queries Slurm through its programs; an empty section suffices. Without it, this source is
+    /// not queried.
     slurm: Option<SlurmSourceSection>,
-    /// Asks Slurm through slurmrestd. Without it, it is not asked.
+    /// Queries Slurm through slurmrestd. Without it, this source is not queried.
     slurmrestd: Option<SlurmrestdSourceSection>,
-    /// Asks a Kubernetes API server; an empty section will do. Without it, it is not asked.
+    /// Queries a Kubernetes API server; an empty section suffices. Without it, this source is not
+    /// queried.
     kubernetes: Option<KubernetesSourceSection>,
-    /// Asks the dashboard of a Ray cluster. Without it, it is not asked.
+    /// Queries the dashboard of a Ray cluster. Without it, this source is not queried.
     ray: Option<RaySourceSection>,
-    /// Whether nodes are asked themselves, through the launcher. Default: false.
+    /// Whether to query the nodes themselves, through the launcher. Default: false.
     nodes: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct SlurmSourceSection {
-    /// `scontrol`, with words in front where it is reached through something. Default:
+    /// `scontrol`, with leading arguments if it is reached through another program. Default:
     /// `["scontrol"]`.
     scontrol: Option<ProgramArgv>,
-    /// `sinfo`, likewise. Default: `["sinfo"]`.
+    /// `sinfo`, with leading arguments if it is reached through another program. Default:
+    /// `["sinfo"]`.
     sinfo: Option<ProgramArgv>,
-    /// Whether the words in front of Slurm's programs, in whichever section, end in a shell on
-    /// another machine, as those of ssh do: what stands behind them is quoted for it then. Default:
-    /// true where one of the words is ssh or the like.
+    /// Whether the leading arguments of Slurm's programs, in any section, end in a shell on another
+    /// machine, as those of ssh do: the arguments after them are then quoted for that shell.
+    /// Default: true if one of the leading arguments is ssh or a similar program.
     remote_shell: Option<bool>,
 }
 
@@ -74,34 +77,34 @@ struct SlurmrestdSourceSection {
     address: String,
     /// The file with the token, read when it is needed. Without it, `SLURM_JWT`.
     token_file: Option<PathBuf>,
-    /// The user the token is for. Without it, the user in the token.
+    /// The user of the token. Without it, the user in the token.
     user: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct KubernetesSourceSection {
-    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the pod's account.
+    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
     kubeconfig: Option<PathBuf>,
-    /// The context in it. Default: its current one.
+    /// The context in the kubeconfig. Default: its current context.
     context: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RaySourceSection {
-    /// `http://HEAD:8265`. Required. A password in it is sent, and shown nowhere.
+    /// `http://HEAD:8265`. Required. A password in it is sent, and never displayed.
     address: String,
 }
 
-/// Where slurmrestd is. The token is read when it is asked, and not before.
+/// The address and credentials of slurmrestd. The token is read only when slurmrestd is queried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmrestdSource {
     /// Its address.
     pub address: ServerAddress,
     /// The file with the token.
     pub token_file: Option<PathBuf>,
-    /// The user the token is for, where the token names none.
+    /// The user of the token, if the token names none.
     pub user: Option<String>,
 }
 
@@ -120,13 +123,13 @@ pub struct SourcesConfig {
     pub ray: Option<ServerAddress>,
     /// The nodes themselves, through the launcher.
     pub nodes: bool,
-    /// Whose domains are measured.
+    /// The order of priority of the domains to measure.
     pub order: Vec<SourceFamily>,
-    /// GPUs every node must have.
+    /// GPUs that every node must have.
     pub gpus_per_node: Option<u32>,
-    /// NICs of the compute network every node must have.
+    /// NICs of the compute network that every node must have.
     pub nics_per_node: Option<u32>,
-    /// How long one question may take.
+    /// Timeout of one query.
     pub limit: Duration,
 }
 
@@ -230,7 +233,7 @@ pub(crate) fn check_address(address: &str) -> Result<(), String> {
 }
 
 impl SourcesConfig {
-    /// Whether there is no source.
+    /// Whether no source is configured.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.slurm.is_none()

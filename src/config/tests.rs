@@ -34,7 +34,7 @@ fn under_sim_a_configuration_is_read_for_a_simulated_fabric() {
     let scenario = PathBuf::from("/s.toml");
     assert_eq!(config.claims, ClaimsSource::Scenario(scenario.clone()));
     assert_eq!(config.launcher, Launcher::Sim { scenario, workers: true });
-    // Its faults do not pass with time, and its nodes are processes on this machine.
+    // Simulated faults are not transient, and simulated nodes are processes on this machine.
     assert_eq!((config.confirm.wait, config.parallel), (Duration::ZERO, 16));
     // A written value overrides the default.
     let config = under_sim(
@@ -123,7 +123,7 @@ fn a_key_that_was_removed_is_named_with_its_place_and_what_to_use_instead() {
     let said = complaint("claims = \"c\"\n[policy]\nper_hour = 0.1\nevict = true\n");
     assert!(said.starts_with("f.toml:4:1: [policy] evict: removed: "), "{said}");
     assert!(said.contains("`kubectl drain`"), "{said}");
-    // Also where it changed nothing, and where the file has other mistakes.
+    // Also if the key had no effect, and if the file has other mistakes.
     let said = complaint("policy = { evict_s = 9 }\nclaim = \"c\"\n");
     assert!(said.starts_with("f.toml:1:12: [policy] evict_s: removed: "), "{said}");
     for removed in REMOVED {

@@ -1,5 +1,5 @@
-//! `[watch]` of the configuration: what the standing gate measures, how often, and where it
-//! serves its state.
+//! `[watch]` of the configuration: the measurements of the standing gate, their intervals, and the
+//! address of its metrics.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,45 +29,45 @@ pub(crate) const RENAMED_KEYS: &[RenamedKey] =
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchConfig {
-    /// Seconds between two turns without an event that asks for one, from 1. Default: 60.
+    /// Seconds between two checks without a trigger, from 1. Default: 60.
     interval_s: BoundedNumber<1, 86_400>,
     /// Seconds between two queries of the sources for claims. Default: 300.
     claims_s: Seconds,
-    /// Domains that are measured at the same time, 1 to 1000. Default: 1.
+    /// Domains that are measured concurrently, 1 to 1000. Default: 1.
     at_once: BoundedCount<1, 1_000>,
     /// Most nodes of one job, 1 to 10000. Default: 72.
     nodes: BoundedCount<1, 10_000>,
-    /// Fewest nodes of one job where that many are idle, 1 to 10000: a node alone has no partner.
+    /// Least nodes of one job if that many are idle, 1 to 10000: a single node has no partner.
     /// Default: 4.
     #[serde(alias = "together")]
     min_nodes: BoundedCount<1, 10_000>,
-    /// Probe across NVLink domains in which tenants have memory across nodes, which may disturb
-    /// them. Default: false.
+    /// Whether to probe across NVLink domains in which tenants use memory across nodes, which may
+    /// disturb them. Default: false.
     pub even_if_tenants: bool,
     /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
     #[schemars(with = "Hours")]
     expire_ahead_h: Spanned<Hours>,
-    /// Hours after which an unmeasured node is audited; 0: never. Default: 0.
+    /// Hours after which an unmeasured node is audited; 0 disables audits. Default: 0.
     audit_every_h: Hours,
-    /// Hours for which a drained node rests where nothing about it changes. Default: 24.
+    /// Hours for which a drained node without any change rests. Default: 24.
     cool_down_h: Hours,
-    /// How long a node rests after an attempt.
+    /// The rest of a node after an attempt.
     backoff: WatchBackoff,
-    /// Which profile is run for which cause.
+    /// The profile for each cause.
     profiles: WatchProfiles,
-    /// Seconds that jobs may take to conclude after the watch is asked to end. Default: 60.
+    /// Seconds that jobs may take to conclude after the watch received a stop request. Default: 60.
     conclude_s: Seconds,
-    /// Logs of jobs that are kept, 1 to 100000. Default: 50.
+    /// Number of job logs to keep, 1 to 100000. Default: 50.
     logs: BoundedCount<1, 100_000>,
-    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it there are none.
+    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it, these are not served.
     #[serde(deserialize_with = "read_listen")]
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
-    /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
-    /// of the state folder alone does.
+    /// The Lease that makes one of several pods the active instance, on Kubernetes only. Without
+    /// it, only the lock of the state folder does.
     #[schemars(with = "Option<LeaseConfig>")]
     lease: Option<Spanned<LeaseConfig>>,
-    /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
+    /// The treatment of marks whose certificate has expired. Default: `condition`.
     #[schemars(with = "ExpiredMarkAction")]
     expired: Spanned<ExpiredMarkAction>,
 }
@@ -109,10 +109,10 @@ fn unplaced<T>(value: T) -> Spanned<T> {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct WatchBackoff {
-    /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
-    /// Default: 300.
+    /// Rest after the first attempt in seconds, above 0; doubled after each attempt without a
+    /// change. Default: 300.
     first_s: PositiveNumber<86_400>,
-    /// Most seconds, `first_s` at least. Default: 21600.
+    /// Longest rest in seconds, at least `first_s`. Default: 21600.
     #[schemars(with = "Seconds")]
     most_s: Spanned<Seconds>,
 }
@@ -126,14 +126,14 @@ impl Default for WatchBackoff {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct WatchProfiles {
-    /// Of nodes with the start-up taint. Default: `admit`.
+    /// For nodes with the start-up taint. Default: `admit`.
     unverified: WatchProfile,
-    /// Of nodes that the gate drained and that were repaired; not `admit`. Default: `recertify`.
+    /// For nodes that the gate drained and that were repaired; not `admit`. Default: `recertify`.
     #[schemars(with = "WatchProfile")]
     repaired: Spanned<WatchProfile>,
-    /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
+    /// For nodes whose certificate has expired or will expire soon. Default: `recertify`.
     expired: WatchProfile,
-    /// Of nodes that never had one. Default: `admit`.
+    /// For nodes that never had a certificate. Default: `admit`.
     missing: WatchProfile,
 }
 
@@ -148,7 +148,7 @@ impl Default for WatchProfiles {
     }
 }
 
-/// A profile, or nothing.
+/// A profile, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum WatchProfile {
@@ -184,7 +184,7 @@ pub struct LeaseConfig {
     #[serde(deserialize_with = "read_object_name")]
     #[schemars(with = "String")]
     name: Option<String>,
-    /// Seconds that it counts when it is not renewed, twice `renew_s` at least. Default: 15.
+    /// Validity in seconds without renewal, at least twice `renew_s`. Default: 15.
     #[schemars(with = "BoundedNumber<1, 86_400>")]
     duration_s: Spanned<BoundedNumber<1, 86_400>>,
     /// Seconds between renewals. Default: 5.
@@ -212,12 +212,12 @@ impl LeaseConfig {
         self.name.as_deref().unwrap_or("fabricgate-watch")
     }
 
-    /// How long it counts.
+    /// Validity without renewal.
     pub fn duration(&self) -> Duration {
         self.duration_s.get_ref().duration()
     }
 
-    /// How often it is renewed.
+    /// Interval of renewals.
     pub fn renewal(&self) -> Duration {
         self.renew_s.duration()
     }
@@ -239,7 +239,7 @@ pub enum ExpiredMarkAction {
     /// The marks change to unknown.
     #[default]
     Condition,
-    /// The same, and the start-up taint is set again.
+    /// The marks change to unknown, and the start-up taint is set again.
     Taint,
 }
 

@@ -1,5 +1,5 @@
-//! The coordinator's side: it starts workers, drives a sweep, keeps runs, asks sources,
-//! and changes the cluster through the gate. The only crate that changes anything.
+//! The coordinator: starts workers, runs sweeps, stores runs, queries sources, and changes the
+//! cluster through the gate. No other crate changes anything.
 
 #![forbid(unsafe_code)]
 

@@ -82,7 +82,7 @@ pub enum StopRule {
     HardFault,
     /// A GPU throttles because of its temperature.
     TooHot,
-    /// The measurement is in doubt, or a cause common to many nodes is.
+    /// The measurement is in doubt, or many nodes have a common cause.
     Frozen,
     /// The node stopped responding.
     Lost,

@@ -187,9 +187,9 @@ pub struct ActionRecord {
 pub struct ActionPlan {
     /// `fabricgate.actions/1`.
     pub format: String,
-    /// The plan is not carried out.
+    /// Whether the plan is only displayed and not carried out.
     pub dry_run: bool,
-    /// The measurements come from a simulated fabric, not from hardware.
+    /// Whether the measurements come from a simulated fabric instead of hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
     /// Why all drains and relabels are frozen, where they are: a tripped breaker, a common cause,

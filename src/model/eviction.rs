@@ -1,7 +1,7 @@
-//! Which pods earlier versions asked to leave a node that we drained, and which
-//! stayed, each with its reason.
+//! The evictions of pods from drained nodes by earlier versions, with the result and reason for
+//! each pod.
 //!
-//! Read from their journals; no pod is asked any more.
+//! Read from their journals; pods are no longer evicted.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

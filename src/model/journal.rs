@@ -260,15 +260,15 @@ pub enum JournalEvent {
         /// Process id on that machine.
         pid: u32,
     },
-    /// An earlier version was about to ask pods of a node that we drained to leave. Read
-    /// and shown, not written any more.
+    /// An earlier version was about to evict pods from a drained node. Read and displayed, and no
+    /// longer written.
     Evicting {
         /// The drained node.
         node: NodeName,
         /// The pods, `namespace/name`.
         pods: Vec<String>,
     },
-    /// What became of that. Read and shown, not written any more.
+    /// The result of that eviction. Read and displayed, and no longer written.
     Evicted {
         /// The result per pod.
         eviction: NodeEviction,

@@ -28,7 +28,7 @@ pub const DEVICE: &str = "fabricgate.io/device";
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 /// The label with the verdict: `pass`, `degraded`, `failed`.
 pub const VERDICT: &str = "fabricgate.io/verdict";
-/// The annotation with what is certified, as JSON.
+/// The annotation with the certified content, as JSON.
 pub const CERTIFICATE: &str = "fabricgate.io/certificate";
 /// The label with the run id, on every object that a run created.
 pub const RUN: &str = "fabricgate.io/run";
@@ -70,7 +70,7 @@ pub struct KubernetesNode {
     /// Empty where pods were not read.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub gangs: BTreeSet<String>,
-    /// Slinky runs slurmd on the node, so Slurm manages it, too.
+    /// Whether Slinky runs slurmd on the node, so that Slurm manages it as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slinky: bool,
 }
@@ -129,7 +129,7 @@ pub struct KubernetesNodeUpdate {
 pub struct GpuCordon {
     /// The method that keeps pods off the GPU.
     pub way: GpuCordonMethod,
-    /// Its index on the node, for people.
+    /// Its index on the node, for display.
     pub index: u32,
     /// Its UUID, the key of the device plugin.
     pub uuid: String,

@@ -199,7 +199,7 @@ pub struct NicNeighbour {
 }
 
 impl NicNeighbour {
-    /// Whether this neighbour belongs to the interface.
+    /// Whether this neighbour is connected to the interface.
     pub fn is_attached_to(&self, nic: &NicFacts) -> bool {
         let is_port = self.device_port.unwrap_or(1) == nic.port.unwrap_or(1);
         (self.device == nic.device && is_port) || nic.net_devices.contains(&self.device)

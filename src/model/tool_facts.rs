@@ -114,7 +114,7 @@ pub struct GpuLinks {
     /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The tool reports all links as inactive.
+    /// Whether the tool reports all links as inactive.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all_inactive: bool,
     /// Links listed in the output.

@@ -1,8 +1,7 @@
-//! Text of other programs into values. Pure: bytes in, values and problems out.
+//! Parses text of other programs into values. Pure: bytes in, values and problems out.
 //!
-//! [`claims`] reads what schedulers and operators claim about the fabric and holds the
-//! claims against each other; [`outputs`] reads what tools print; [`probe_catalog`] reads
-//! probe files.
+//! [`claims`] reads the claims of schedulers and operators about the fabric and compares them;
+//! [`outputs`] reads the output of tools; [`probe_catalog`] reads probe files.
 
 #![forbid(unsafe_code)]
 

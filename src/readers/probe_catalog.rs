@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_built_in_probe_can_be_read_and_is_called_like_its_file() {
+    fn every_built_in_probe_is_read_and_has_the_name_of_its_file() {
         for (file, text) in BUILT_IN {
             let probe = parse_probe(file, text).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(format!("probes/{}.toml", probe.name), *file);
@@ -219,7 +219,7 @@ mod tests {
     fn every_file_of_the_folder_is_compiled_in() {
         let folder =
             std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("probes");
-        let files = std::fs::read_dir(folder).expect("the folder is there");
+        let files = std::fs::read_dir(folder).expect("the folder of probes");
         let toml = files.filter(|f| {
             f.as_ref().is_ok_and(|f| f.path().extension().is_some_and(|e| e == "toml"))
         });
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         assert!(complaint("stage = 1", "stage = 7").starts_with("p.toml:6:9: stage 7"));
         assert!(complaint("{gpus}", "{nodes}").starts_with("p.toml:4:20: argv"));
         assert!(complaint("{gpus}", "{gpu}").contains("the placeholders are {gpus}"));
@@ -247,7 +247,7 @@ mod tests {
         argv = [\"{self}\", \"{node}\"]\non_all_nodes = true\n";
 
     #[test]
-    fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
+    fn a_fallback_is_read_and_its_mistakes_are_reported() {
         let probe = parse_probe("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
         let fallback = probe.fallback.clone().expect("it has one");
         assert!(!probe.on_all_nodes && fallback.on_all_nodes);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!((own.argv, own.parser), (fallback.argv.to_vec(), Tool::FabricgateTcp));
         assert!(own.on_all_nodes && own.fallback.is_none());
 
-        let said = |from: &str, to: &str| {
+        let error_of = |from: &str, to: &str| {
             assert!(PAIR.contains(from), "{from}");
             parse_probe("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
         };
@@ -270,39 +270,39 @@ mod tests {
             ("{node}", "{port}", "p.toml:12:19: fallback.argv \"{port}\": {port} is not available"),
             ("{node}", "{rail}", "p.toml:12:19: fallback.argv \"{rail}\": {rail} is not available"),
             ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: fallback.argv: expected at least"),
-            ("\"pair\"", "\"rail\"", "p.toml:13:12: together: nodes take part in"),
+            ("\"pair\"", "\"rail\"", "p.toml:13:12: on_all_nodes: nodes take part in"),
             ("\"fabricgate-tcp\"", "\"tpc\"", "p.toml:11:10: unknown variant"),
             ("on_all_nodes = true", "to = true", "p.toml:13:1: unknown field"),
             (
                 "\"{hosts}\"]",
                 "\"{readings}\"]\nreads_itself = true",
-                "p.toml:13:8: otherwise: it takes",
+                "p.toml:13:8: fallback: it takes",
             ),
             (
                 "\"{hosts}\"]",
                 "\"{lane}\"]\ngrain = \"gpu\"",
-                "p.toml:13:8: grain \"gpu\": otherwise",
+                "p.toml:13:8: grain \"gpu\": fallback",
             ),
         ] {
-            let said = said(from, to);
-            assert!(said.starts_with(expected), "{to}: {said}");
+            let error = error_of(from, to);
+            assert!(error.starts_with(expected), "{to}: {error}");
         }
         let alone = PAIR.replace("on_all_nodes = true\n", "").replace("{node}", "{peer}");
         assert!(parse_probe("p.toml", &alone).is_ok(), "one node alone may know the other's name");
     }
 
     #[test]
-    fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
+    fn a_multi_node_command_has_neither_a_server_nor_a_peer() {
         let on_all_nodes = PAIR.replace("stage = 2", "stage = 2\non_all_nodes = true");
         assert!(parse_probe("p.toml", &on_all_nodes).expect("good").on_all_nodes);
-        let said = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
-        let peer = said(&on_all_nodes.replace("{hosts}", "{peer_address}"));
-        assert!(peer.contains("{peer_address} is not available there"), "{peer}");
+        let error = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
+        let peer = error(&on_all_nodes.replace("{hosts}", "{peer_address}"));
+        assert!(peer.contains("{peer_address} is not available in this command"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
-        let serves = said(&format!("{on_all_nodes}{serve}"));
-        assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
+        let serves = error(&format!("{on_all_nodes}{serve}"));
+        assert!(serves.starts_with("p.toml:7:16: on_all_nodes: every node"), "{serves}");
         let node = complaint("stage = 1", "stage = 1\non_all_nodes = true");
-        assert!(node.starts_with("p.toml:7:12: together: nodes take part"), "{node}");
+        assert!(node.starts_with("p.toml:7:16: on_all_nodes: nodes take part"), "{node}");
     }
 
     const RAIL: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"perftest\"\n\
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_probe_of_two_nodes_says_is_read() {
+    fn all_settings_of_a_two_node_probe_are_read() {
         let probe = parse_probe("p.toml", RAIL).expect("good");
         let serve = probe.serve.expect("two sides");
         assert_eq!((serve.argv.len(), serve.ready), (2, ReadySignal::Port));
@@ -342,27 +342,30 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_two_sides_are_named_with_their_place() {
-        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
-        assert!(said.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{said}");
-        let said = of_a_rail("ready = \"port\"", "ready = \"line\"");
-        assert!(said.contains("the command chooses the port"), "{said}");
-        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
+    fn mistakes_of_two_sided_probes_are_reported_with_their_position() {
+        let error = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
+        assert!(error.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{error}");
+        let error = of_a_rail("ready = \"port\"", "ready = \"line\"");
+        assert!(error.contains("the command chooses the port"), "{error}");
+        let error = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
         assert!(
-            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} is not available"),
-            "{said}"
+            error.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} is not available"),
+            "{error}"
         );
-        let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
-        assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
+        let error = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
+        assert!(
+            error.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"),
+            "{error}"
+        );
         assert!(of_a_rail("stage = 2", "stage = 4").contains("belongs to stage 2, 5"));
         assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
         assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
         assert!(of_a_rail("stage = 2", "stage = 2\ncovers = \"all\"").contains("covers \"all\""));
         assert!(of_a_rail("stage = 2", "stage = 2\ngrain = \"gpu\"").contains("has no lanes"));
-        let said = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
-        assert!(said.starts_with("p.toml:7:16: reads_itself: argv does not contain"), "{said}");
+        let error = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
+        assert!(error.starts_with("p.toml:7:16: reads_itself: argv does not contain"), "{error}");
         assert!(of_a_rail("{peer_address}", "{readings}").contains("needs reads_itself"));
-        let said = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
-        assert!(said.contains("has no second node"), "{said}");
+        let error = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
+        assert!(error.contains("has no second node"), "{error}");
     }
 }

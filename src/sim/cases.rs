@@ -12,28 +12,28 @@ pub enum SimCaseKind {
     Host {
         /// The data moves from host to device.
         to_device: bool,
-        /// The other direction is busy too.
+        /// Whether the other direction is busy too.
         bidirectional: bool,
-        /// All GPUs copy concurrently.
+        /// Whether all GPUs copy concurrently.
         all: bool,
     },
     /// Each GPU with every other GPU.
     Pairs {
-        /// The row's GPU reads.
+        /// Whether the row's GPU reads.
         read: bool,
-        /// Both directions run concurrently.
+        /// Whether both directions run concurrently.
         bidirectional: bool,
     },
     /// All GPUs to one, or one to all.
     Star {
-        /// The copies are reads.
+        /// Whether the copies are reads.
         read: bool,
         /// The test's name is "all to one". A read reverses this, see [`SimCase::is_inbound`].
         to_one: bool,
     },
     /// Each GPU with every other GPU, with all disjoint pairs of a round concurrently.
     PairsConcurrent {
-        /// The row's GPU reads.
+        /// Whether the row's GPU reads.
         read: bool,
     },
     /// Latency of a small copy between host and each GPU.

@@ -14,7 +14,7 @@ use model::hostlist;
 /// Index of a GPU in [`SimFabric::gpus`].
 pub type GpuIndex = usize;
 
-/// Everything that exists, with its faults.
+/// All simulated hardware, with its faults.
 #[derive(Clone, Debug)]
 pub struct SimFabric {
     /// All nodes, by domain and in the order of their lists.
@@ -43,17 +43,17 @@ pub struct SimNode {
     pub hardware: &'static Hardware,
     /// Present GPUs in CUDA's order.
     pub gpus: Vec<GpuIndex>,
-    /// Its links are up and the fabric is configured.
+    /// Whether its links are up and the fabric is configured.
     pub fabric_up: bool,
     /// Number of the domain whose clique its driver reports.
     pub clique: usize,
-    /// Its IMEX daemon is reachable.
+    /// Whether its IMEX daemon is reachable.
     pub imex: bool,
     /// Remaining share of all its rates.
     pub power: f64,
     /// Remaining share of the rate of its copies between GPUs.
     pub copies: f64,
-    /// It is reachable.
+    /// Whether it is reachable.
     pub reachable: bool,
     /// A program that uses its GPUs.
     pub process: Option<String>,
@@ -74,15 +74,15 @@ pub struct SimGpu {
     pub shown: u64,
     /// Remaining share of the host link, host to device and device to host.
     pub host: [f64; 2],
-    /// It delivers wrong data.
+    /// Whether it delivers wrong data.
     pub corrupt: bool,
-    /// It is present.
+    /// Whether it is present.
     pub present: bool,
     /// Share of readings that dip, and the smallest and largest dip.
     pub dips: Option<(f64, [f64; 2])>,
     /// Share of the rate lost with each reading.
     pub drift: f64,
-    /// It replaces another GPU.
+    /// Whether it replaces another GPU.
     pub swapped: bool,
 }
 

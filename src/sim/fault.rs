@@ -68,7 +68,7 @@ pub enum SimFault {
         b: String,
         /// Remaining share of the rate.
         share: f64,
-        /// Only the direction from a to b is slow.
+        /// Whether only the direction from a to b is slow.
         #[serde(default)]
         one_way: bool,
     },
@@ -282,7 +282,7 @@ pub struct DelayedFault {
     /// It is active after this many minutes of GPU load.
     #[serde(default)]
     pub soaked_minutes: f64,
-    /// It is active only while that load runs.
+    /// Whether it is active only while that load runs.
     #[serde(default)]
     pub while_soaking: bool,
     /// The fault.
@@ -296,7 +296,7 @@ pub struct BurnInAge {
     pub round: u32,
     /// Minutes of load before it.
     pub soaked_minutes: f64,
-    /// The load runs now.
+    /// Whether the load runs now.
     pub soaking: bool,
 }
 

@@ -23,7 +23,7 @@ pub struct ToolInvocation<'a> {
     pub fabric: &'a SimFabric,
     /// Name of the node or claimed domain that it runs on.
     pub scope: &'a str,
-    /// It runs across a domain, with one rank per GPU.
+    /// Whether it runs across a domain, with one rank per GPU.
     pub spans_domain: bool,
     /// Seed of the noise.
     pub seed: u64,

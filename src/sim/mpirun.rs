@@ -1,7 +1,7 @@
 //! `mpirun` as in Open MPI 4: hosts, slots, exported variables, and the program after its options.
 //!
 //! Only determines the placement; `tool_dispatch` answers for the program. Ranks go to the hosts in
-//! their order, whatever `--map-by` requests, one host after the other.
+//! their order, regardless of `--map-by`, one host after the other.
 
 use std::collections::BTreeMap;
 

@@ -81,7 +81,7 @@ struct SimNodeNics {
 pub struct SimNetwork {
     /// The leaves.
     pub leaves: Vec<SimLeaf>,
-    /// The scenario describes its network, so it is also claimed.
+    /// Whether the scenario describes its network, so that it is also claimed.
     pub is_described: bool,
     nics: Vec<SimNodeNics>,
     losses: BTreeMap<(usize, usize), f64>,

@@ -182,7 +182,6 @@ impl ToolInvocation<'_> {
 
 const SUITES: [&str; 3] = ["gpu-to-rack", "rack-to-rack", "fabric-stress"];
 
-/// The tests of a suite.
 fn suite_tests(suite: &str) -> Vec<String> {
     let stems: &[&str] = match suite {
         "gpu-to-rack" => {

@@ -140,7 +140,6 @@ fn gpus_of_one_process_have_one_pid() {
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
 }
 
-/// A tray without any GPU.
 fn empty_tray(node: &str) -> String {
     let fault = |slot| format!("[[fault]]\nkind=\"gpu-missing\"\ngpu=\"{node}:{slot}\"\n");
     (0..4).map(fault).collect()

@@ -70,7 +70,7 @@ pub struct ScenarioDomain {
     pub platform: String,
     /// GPUs per node, if it differs from the platform's default.
     pub gpus_per_node: Option<u32>,
-    /// Every node is a separate domain.
+    /// Whether every node is a separate domain.
     #[serde(default)]
     pub per_node: bool,
 }
@@ -169,7 +169,6 @@ impl Scenario {
         self.lines.error_at_named(&format!("later/{number}/fault"), &name, why)
     }
 
-    /// Checks tools, readings and noise.
     fn check_tools(&self) -> Result<(), String> {
         if !(1..=1000).contains(&self.readings) {
             return Err(format!("readings = {}: expected 1 to 1000", self.readings));

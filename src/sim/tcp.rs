@@ -14,13 +14,11 @@ use super::noise::NoiseKey;
 use super::scenario::Scenario;
 use super::{network, render};
 
-/// Streams in each direction.
 const STREAMS: u32 = 4;
 
 /// Warm-up seconds, which are not counted.
 const WARM_UP: f64 = 0.2;
 
-/// Timed round trips.
 const ROUND_TRIPS: u64 = 200;
 
 /// Waits on a free port for one connection. Prints `listening PORT` first.

@@ -18,7 +18,7 @@ pub struct SimToolConfig {
     pub nccl_tests: NcclTestsLayout,
     /// Output format of nccl-tests.
     pub nccl_format: SimToolFormat,
-    /// Record with `NCCL_DEBUG=INFO`.
+    /// Whether to record with `NCCL_DEBUG=INFO`.
     pub nccl_debug: bool,
     /// Programs of nccl-tests to run.
     pub collectives: Vec<String>,
@@ -28,7 +28,8 @@ pub struct SimToolConfig {
     pub imex_format: SimToolFormat,
     /// Behaviour of a copy between GPUs without a common fabric.
     pub cross_domain: CrossDomainCopy,
-    /// Two GPUs only use planes that are up at both ends. If false, each end is limited separately.
+    /// Whether two GPUs only use planes that are up at both ends. Otherwise each end is limited
+    /// separately.
     pub shared_planes: bool,
     /// Outputs to record.
     pub record: Vec<RecordedTool>,

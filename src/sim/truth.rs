@@ -22,8 +22,8 @@ pub struct ScenarioTruth {
     pub wrongs: Vec<TrueFault>,
 }
 
-/// Classes of faults: the kinds of faults, and differences between reality and claims. Where a
-/// class has the name of a class of findings, the judge must find it independently.
+/// Classes of faults: the kinds of faults, and differences between reality and claims. If a class
+/// has the name of a class of findings, the judge must find it independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "named as the faults are")]

@@ -18,7 +18,6 @@ const SWEEPS: f64 = 100.0 * 365.0;
 /// Partner nodes of a GPU: in the fast stage, and in the second measurement.
 const PARTNERS: [u32; 2] = [17, 3];
 
-/// GPUs of a rack.
 const GPUS: usize = 72;
 
 /// The judge's rules for ends and pairs (`judge::peel`): minimum effect, standard errors of a

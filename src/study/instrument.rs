@@ -47,7 +47,6 @@ pub(super) struct SimInstrument<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) fabric: &'a SimFabric,
     pub(super) shapes: &'a mut OutputShapes,
-    /// Render and parse every output.
     pub(super) renders_outputs: bool,
 }
 

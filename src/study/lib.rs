@@ -45,9 +45,7 @@ const READINGS: [u32; 2] = [1, 5];
 /// Result of one point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StudyPoint {
-    /// The simulated setting.
     pub setting: StudySetting,
-    /// Score of the whole scheme.
     pub scheme: StudyTally,
     /// Scores of the simpler rules, in the order of [`BASELINES`].
     pub baselines: [StudyTally; 5],
@@ -89,7 +87,6 @@ pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) 
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Noise key of one trial.
 fn trial_key(setting: &StudySetting, seed: u64, trial: u64) -> NoiseKey {
     let key = NoiseKey::from_seed(seed)
         .with_name(setting.world.as_str())

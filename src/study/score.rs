@@ -111,7 +111,6 @@ impl StudyTally {
     }
 }
 
-/// The node of a part.
 fn node_of(world: StudyWorld, fabric: &SimFabric, unit: usize) -> usize {
     match world {
         StudyWorld::Domain => fabric.gpus[unit].node,

@@ -39,7 +39,7 @@ pub(super) struct StudySweep {
     pub(super) first_verdicts: Verdicts,
     /// The verdicts after the second measurement.
     pub(super) final_verdicts: Verdicts,
-    /// Only a sample of the pairs was planned.
+    /// Whether only a sample of the pairs was planned.
     pub(super) sampled: bool,
     /// Number of rounds and their repetitions, in each of which all nodes wait for the slowest.
     pub(super) rounds: u64,
@@ -72,7 +72,6 @@ pub(super) struct StudyReference<'a> {
     pub(super) catalogue: &'a PlatformCatalogue,
     /// Levels of parts in earlier runs.
     pub(super) history: &'a PartHistory,
-    /// Seconds until the second measurement.
     pub(super) confirm_after_s: f64,
 }
 

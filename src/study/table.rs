@@ -93,7 +93,6 @@ fn faulty_table(points: &[StudyPoint]) -> Table {
     align_columns(table)
 }
 
-/// One row per rule.
 fn healthy_table(points: &[StudyPoint]) -> Table {
     let mut table = markdown_table();
     table.set_header(vec![

@@ -115,7 +115,6 @@ impl StudyGround {
         guilty
     }
 
-    /// The scenario of a trial.
     pub(super) fn build_scenario(
         &self,
         setting: &StudySetting,

@@ -1,6 +1,6 @@
-//! Bad inputs from outside, given to the program itself: each ends in one
-//! message that names the file (and the place in it), in the documented exit
-//! code, and never keeps the other inputs from being read.
+//! Bad inputs from outside, given to the program itself: each ends in one message that names the
+//! file and the place in it, in the documented exit code, and never prevents the other inputs
+//! from being read.
 
 use std::fs;
 use std::fs::File;
@@ -24,7 +24,7 @@ const MACHINES: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.001\n\
     \"device_to_device_memcpy_read_ce\", \"device_to_device_memcpy_write_ce\"]\n\
     [[domain]]\nnodes = \"box[1-2]\"\nplatform = \"hgx-h100\"\nper_node = true\n";
 
-/// A folder of recorded outputs, and room beside it.
+/// A folder of recorded outputs, and room for files next to it.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -55,7 +55,6 @@ impl Place {
         self.path("rec/nodes/box1/nvbandwidth.txt")
     }
 
-    /// Runs the program here; a hang is a failure.
     fn run(&self, args: &[&str]) -> Output {
         patience::output(program().args(args).current_dir(self.dir.path()), HANGS)
     }
@@ -89,15 +88,18 @@ fn outcome<'a>(verdicts: &'a Value, node: &str) -> &'a str {
     entry.unwrap_or_else(|| panic!("{node} is not judged"))["outcome"].as_str().expect("a text")
 }
 
-/// A file that cannot be read: named once on stderr, exit code 5, and the good
-/// file after it is parsed all the same.
+/// An unreadable file: named once on stderr, exit code 5, and the valid file after it is still
+/// parsed.
 fn parse_goes_on(place: &Place, bad: &Path) -> Output {
     let (bad_name, good) = (bad.display().to_string(), place.good().display().to_string());
     let output = place.run(&["parse", "--json", &bad_name, &good]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("fabricgate: ") && said.matches(&bad_name).count() == 1, "{said}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(
+        stderr.starts_with("fabricgate: ") && stderr.matches(&bad_name).count() == 1,
+        "{stderr}"
+    );
     let documents = documents(&output);
     assert_eq!(documents.len(), 2);
     assert_eq!(
@@ -115,8 +117,8 @@ fn parse_goes_on(place: &Place, bad: &Path) -> Output {
 #[test]
 fn a_file_that_is_not_there_is_named_and_the_rest_is_parsed() {
     let place = Place::new();
-    let said = stderr(&parse_goes_on(&place, &place.path("absent.txt")));
-    assert!(said.contains("No such file"), "{said}");
+    let stderr = stderr(&parse_goes_on(&place, &place.path("absent.txt")));
+    assert!(stderr.contains("No such file"), "{stderr}");
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn a_file_that_may_not_be_read_is_named_and_the_rest_is_parsed() {
     let place = Place::new();
     let secret = place.put("secret.txt", b"x");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("changed");
-    // The superuser may read everything; a loop of links nobody can.
+    // Root may read everything; a loop of links is unreadable for every user.
     let bad = if File::open(&secret).is_ok() {
         let link = place.path("loop.txt");
         std::os::unix::fs::symlink(&link, &link).expect("a link");
@@ -139,8 +141,8 @@ fn a_file_that_may_not_be_read_is_named_and_the_rest_is_parsed() {
 #[test]
 fn a_directory_is_no_file_to_parse() {
     let place = Place::new();
-    let said = stderr(&parse_goes_on(&place, &place.path("rec")));
-    assert!(said.contains("is a directory"), "{said}");
+    let stderr = stderr(&parse_goes_on(&place, &place.path("rec")));
+    assert!(stderr.contains("is a directory"), "{stderr}");
 }
 
 #[test]
@@ -149,13 +151,13 @@ fn two_gigabytes_of_nothing_are_refused_at_once() {
     let huge = place.path("huge.txt");
     File::create(&huge).and_then(|file| file.set_len(2 << 30)).expect("a sparse file");
     let start = Instant::now();
-    let said = stderr(&parse_goes_on(&place, &huge));
-    assert!(said.contains("2048 MiB"), "{said}");
+    let stderr = stderr(&parse_goes_on(&place, &huge));
+    assert!(stderr.contains("2048 MiB"), "{stderr}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
-/// A file that can be read and says nothing usable: no message is needed, the
-/// problem is in the document, and the exit code is 4.
+/// A readable file without usable content: no message is needed, the problem is in the document,
+/// and the exit code is 4.
 fn parse_finds(place: &Place, bad: &Path, kind: &str) -> Value {
     let bad_name = bad.display().to_string();
     let output = place.run(&["parse", "--json", &bad_name, &place.good().display().to_string()]);
@@ -235,15 +237,15 @@ fn a_file_that_vanished_leaves_its_node_unknown_and_the_others_judged() {
     let place = Place::new();
     let output = place.run(&["judge", "rec", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    // A link whose target went away is still listed.
+    // A link whose target is gone is still listed.
     let file = place.path("rec/nodes/box2/nvbandwidth.txt");
     fs::remove_file(&file).expect("removed");
     std::os::unix::fs::symlink(place.path("gone.txt"), &file).expect("a link");
     let output = place.run(&["judge", "rec", "--json"]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("rec/nodes/box2/nvbandwidth.txt"), "{said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("rec/nodes/box2/nvbandwidth.txt"), "{message}");
     let verdicts = verdicts(&output);
     assert_eq!((outcome(&verdicts, "box1"), outcome(&verdicts, "box2")), ("pass", "unknown"));
     assert_eq!(verdicts["outcome"], "unknown");
@@ -257,9 +259,9 @@ fn bad_files_among_good_ones_cost_only_what_they_would_have_said() {
     let huge = place.path("rec/nodes/box2/huge.txt");
     File::create(huge).and_then(|file| file.set_len(2 << 30)).expect("a sparse file");
     let output = place.run(&["judge", "rec", "--json"]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("huge.txt") && said.lines().count() == 1, "{said}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(stderr.contains("huge.txt") && stderr.lines().count() == 1, "{stderr}");
     let verdicts = verdicts(&output);
     assert!(verdicts["findings"].as_array().is_some_and(Vec::is_empty));
     for node in ["box1", "box2"] {
@@ -270,16 +272,16 @@ fn bad_files_among_good_ones_cost_only_what_they_would_have_said() {
     assert!(expected.contains("huge.txt"), "{expected}");
 }
 
-/// A mistake of the one who typed: exit code 2, nothing on stdout, one line.
+/// A user's mistake: exit code 2, empty stdout, one line on stderr.
 fn refused(place: &Place, args: &[&str], names: &[&str]) -> String {
     let output = place.run(args);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(output.stdout.is_empty());
     for name in names {
-        assert!(said.contains(name), "{name} is not named: {said}");
+        assert!(stderr.contains(name), "{name} is not named: {stderr}");
     }
-    said
+    stderr
 }
 
 #[test]
@@ -294,11 +296,11 @@ fn a_typo_in_a_threshold_file_is_named_with_line_and_column() {
     let place = Place::new();
     let text = "platform = \"hgx-h100\"\ntitle = \"ours\"\ndevises = [\"x\"]\n";
     place.put("site.toml", text.as_bytes());
-    let said = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["devises"]);
-    assert!(said.contains("site.toml:3:1"), "{said}");
+    let message = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["devises"]);
+    assert!(message.contains("site.toml:3:1"), "{message}");
     place.put("site.toml", b"platform = \"hgx-h100\"\n\xff\n");
-    let said = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["UTF-8"]);
-    assert!(said.contains("site.toml:2:1"), "{said}");
+    let message = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["UTF-8"]);
+    assert!(message.contains("site.toml:2:1"), "{message}");
     let output = place.run(&["judge", "rec", "--thresholds", "absent.toml"]);
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     assert!(stderr(&output).contains("absent.toml"));
@@ -308,8 +310,8 @@ fn a_typo_in_a_threshold_file_is_named_with_line_and_column() {
 fn a_typo_in_the_claims_is_named_with_line_and_column() {
     let place = Place::new();
     place.put("rec/claims.toml", b"[[domain]]\nname = \"a\"\nnodes = \"box[1-2\"\n");
-    let said = refused(&place, &["judge", "rec"], &["claims.toml:3:13"]);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let message = refused(&place, &["judge", "rec"], &["claims.toml:3:13"]);
+    assert_eq!(message.lines().count(), 1, "{message}");
 }
 
 #[test]
@@ -348,34 +350,34 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        // What `head -c 0` does.
+        // As with `head -c 0`.
         drop(child.stdout.take());
-        let said = patience::all(child.stderr.take());
+        let stderr = patience::all(child.stderr.take());
         let status = child.wait().expect("it ends");
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert_eq!(said, "", "{:?}", &args[..2]);
-        // The exit code still tells how it came out.
+        let stderr = String::from_utf8_lossy(&stderr).into_owned();
+        assert_eq!(stderr, "", "{:?}", &args[..2]);
+        // The exit code still reports the result.
         assert_eq!(status.code(), Some(0), "{:?}", &args[..2]);
     }
 }
 
-/// Three nodes, reached through a command that is always there.
+/// Three nodes, reached through a command that every machine has.
 const CONFIG: &str = "claims = \"claims.toml\"\n";
 const CLAIMS: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-3]\"\n";
 const COMMAND: &str = "[launcher]\nkind = \"command\"\ntemplate = [\"env\", \"N={node}\"]\n";
 
-/// A sweep under this configuration of these claims is refused in one line,
-/// before anything is written.
+/// A sweep with this configuration and these claims is refused in one line, before anything is
+/// written.
 fn sweep_refused(config: &str, claims: &str, code: i32, names: &[&str]) {
     let place = Place::new();
     place.put("claims.toml", claims.as_bytes());
     place.put("fabricgate.toml", config.as_bytes());
     let output = place.run(&["audit", "--config", "fabricgate.toml"]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(code), "{config}{said}");
-    assert!(output.stdout.is_empty() && said.lines().count() == 1, "{said}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{config}{stderr}");
+    assert!(output.stdout.is_empty() && stderr.lines().count() == 1, "{stderr}");
     for name in names {
-        assert!(said.contains(name), "{name} is not named: {said}");
+        assert!(stderr.contains(name), "{name} is not named: {stderr}");
     }
     assert!(!place.path("runs").exists(), "a run was begun");
 }
@@ -434,7 +436,7 @@ fn what_stands_in_for_nodes_must_be_there_before_a_run_begins() {
     refused(2, &wrong, &[from, "claims.toml:1:1: missing field `platform`"]);
     refused(5, &launcher("replay", "run = \"gone\"\n"), &[from, "gone: No such file"]);
     let none = launcher("replay", "run = \"rec\"\n");
-    refused(2, &none, &[from, "rec: no run folder, run.json is missing"]);
+    refused(2, &none, &[from, "rec: not a run folder: run.json is missing"]);
     refused(2, &launcher("replay", ""), &["fabricgate.toml:", "expected run = \"RUN FOLDER\""]);
     refused(2, &launcher("sim", ""), &["fabricgate.toml:", "expected scenario = \"FILE\""]);
     let place = Place::new();
@@ -446,7 +448,7 @@ fn what_stands_in_for_nodes_must_be_there_before_a_run_begins() {
 #[test]
 fn only_a_run_folder_can_be_gone_on_with() {
     let place = Place::new();
-    refused(&place, &["audit", "--resume", "rec"], &["rec: no run folder, run.json is missing"]);
+    refused(&place, &["audit", "--resume", "rec"], &["rec: not a run folder: run.json is missing"]);
     let output = place.run(&["audit", "--resume", "gone"]);
     assert_eq!(output.status.code(), Some(5));
     assert!(stderr(&output).contains("gone: No such file"), "{}", stderr(&output));
@@ -460,14 +462,14 @@ fn a_place_where_no_run_can_be_written_is_the_environment() {
     place.put("file", b"in the way");
     for place_of_runs in ["file", "file/runs", "/proc/runs"] {
         let output = place.run(&["audit", "--sim", "--run-dir", place_of_runs]);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(5), "{said}");
-        assert!(said.starts_with("fabricgate: the run cannot be recorded: "), "{said}");
-        assert!(said.contains(place_of_runs) && said.lines().count() == 1, "{said}");
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(5), "{stderr}");
+        assert!(stderr.starts_with("fabricgate: the run cannot be recorded: "), "{stderr}");
+        assert!(stderr.contains(place_of_runs) && stderr.lines().count() == 1, "{stderr}");
     }
 }
 
-/// A small file system of its own, where this machine lets us have one.
+/// A small file system, where this machine permits one.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -496,11 +498,11 @@ fn a_full_disk_ends_a_run_with_a_message_and_leaves_what_was_written() {
         return;
     };
     let output = place.run(&["audit", "--sim", "--run-dir", "small", "node[0001-0018]"]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(5), "{said}");
-    let last = said.lines().last().expect("a message");
-    assert!(last.starts_with("fabricgate: the run cannot be recorded: small/"), "{said}");
-    assert!(last.contains("No space left on device"), "{said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{message}");
+    let last = message.lines().last().expect("a message");
+    assert!(last.starts_with("fabricgate: the run cannot be recorded: small/"), "{message}");
+    assert!(last.contains("No space left on device"), "{message}");
     let folder = fs::read_dir(place.path("small")).expect("there").next();
     let folder = folder.expect("a run").expect("readable").path().display().to_string();
     let reported = place.run(&["report", &folder, "--json"]);

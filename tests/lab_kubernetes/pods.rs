@@ -1,5 +1,5 @@
-//! Nodes that are measured through pods: made, waited for, spoken with, and gone,
-//! whatever becomes of who made them.
+//! Nodes that are measured through pods: created, awaited, used, and deleted, even if their
+//! creator ends.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::lab::{Lab, Nodes, Server, Simulated, Told, binary, fabricgate, lab, wait_for};
 
-/// A rack, a namespace for pods, a configuration, and what stands for hardware.
+/// A rack, a namespace for pods, a configuration, and the simulated hardware.
 struct Site {
     server: Server,
     namespace: String,
@@ -82,7 +82,7 @@ impl Site {
         fabricgate(self.folder.path(), &words)
     }
 
-    /// Starts it and does not wait.
+    /// Starts it without waiting.
     #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
     fn start(&self, words: &[&str]) -> Child {
         let mut command = Command::new(binary());
@@ -112,7 +112,7 @@ impl Site {
         assert!(!running.iter().any(|it| it["namespace"] == namespace), "{running:?}");
     }
 
-    /// A pod of somebody else, with as many GPUs.
+    /// A foreign pod with this number of GPUs.
     async fn foreign_pod(&self, name: &str, node: &str, gpus: u32, more: &Value) {
         let container = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"],
             "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}});
@@ -124,7 +124,7 @@ impl Site {
         self.server.wait_for_phase(&self.namespace, name, "Running").await;
     }
 
-    /// What the journal says happened to holds, in order.
+    /// The journal's events of holds, in order.
     fn holds(&self) -> Vec<String> {
         let journal = self.folder.path().join("gate/journal.jsonl");
         let text = std::fs::read_to_string(journal).unwrap_or_default();
@@ -134,10 +134,10 @@ impl Site {
     }
 }
 
-fn verdict(told: &Told) -> (String, Vec<String>) {
-    let said: Value = serde_json::from_str(&told.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}\n{}", told.stdout, told.stderr));
-    let verdicts = &said["verdicts"];
+fn verdict(output: &Told) -> (String, Vec<String>) {
+    let document: Value = serde_json::from_str(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}\n{}", output.stdout, output.stderr));
+    let verdicts = &document["verdicts"];
     let findings = verdicts["findings"].as_array().expect("findings");
     let scopes = findings.iter().map(|it| it.to_string()).collect();
     (verdicts["outcome"].as_str().expect("an outcome").to_owned(), scopes)
@@ -146,13 +146,13 @@ fn verdict(told: &Told) -> (String, Vec<String>) {
 #[tokio::test]
 async fn a_whole_audit_runs_through_pods_and_leaves_nothing_behind() {
     let Some(lab) = lab() else { return };
-    // They join with the start-up taint, which our pods tolerate and others do not.
+    // They join with the start-up taint, which fabricgate's pods tolerate and others do not.
     let taint = json!({"key": "fabricgate.io/unverified", "effect": "NoSchedule"});
     let mut site = site(&lab, 3, &json!({"taints": [taint]})).await;
     site.configure("ranks = \"names\"");
-    let told = site.run(&["audit", "--json"]);
-    told.expect(0);
-    let (outcome, findings) = verdict(&told);
+    let output = site.run(&["audit", "--json"]);
+    output.expect(0);
+    let (outcome, findings) = verdict(&output);
     assert_eq!((outcome.as_str(), findings.len()), ("pass", 0), "{findings:?}");
     site.expect_nothing_left().await;
     assert_eq!(site.holds(), ["holding", "freed"]);
@@ -162,16 +162,16 @@ async fn a_whole_audit_runs_through_pods_and_leaves_nothing_behind() {
         assert_eq!(node["spec"]["unschedulable"], Value::Null);
     }
 
-    // A node with somebody's GPUs is left out and told, and the others are measured.
-    // Where no ranks start in other pods, every pod runs its part of what is across nodes.
+    // A node whose GPUs are in use is left out and reported, and the others are measured. Where
+    // no ranks start in other pods, every pod runs its part of the probes across nodes.
     let busy = site.names[1].clone();
     site.foreign_pod("training", &busy, 4, &json!({})).await;
     site.configure("");
-    let told = site.run(&["audit", "--json"]);
-    told.expect(4);
-    assert!(told.stderr.contains(&format!("left out: {busy}: ")), "{}", told.stderr);
-    assert!(!told.stderr.contains(&format!("left out: {}", site.names[0])), "{}", told.stderr);
-    assert!(!told.stdout.contains("ranks of [launcher.kubernetes]"), "{}", told.stdout);
+    let output = site.run(&["audit", "--json"]);
+    output.expect(4);
+    assert!(output.stderr.contains(&format!("left out: {busy}: ")), "{}", output.stderr);
+    assert!(!output.stderr.contains(&format!("left out: {}", site.names[0])), "{}", output.stderr);
+    assert!(!output.stdout.contains("ranks of [launcher.kubernetes]"), "{}", output.stdout);
     let pods = site.pods().await;
     assert_eq!(pods.len(), 1, "only theirs: {pods:?}");
     assert_eq!(pods[0]["status"]["phase"], "Running", "and it was left alone");
@@ -187,41 +187,44 @@ async fn a_fault_is_found_through_pods_as_through_any_launcher() {
     );
     site.simulated.rewrite(&scenario(&site.rack, 3, &fault));
     site.configure("ranks = \"names\"");
-    let told = site.run(&["audit", "--json"]);
-    told.expect(3);
-    let (_, findings) = verdict(&told);
+    let output = site.run(&["audit", "--json"]);
+    output.expect(3);
+    let (_, findings) = verdict(&output);
     assert!(!findings.is_empty());
     assert!(findings.iter().all(|it| it.contains(&site.names[1])), "{findings:?}");
     site.expect_nothing_left().await;
 }
 
 #[tokio::test]
-async fn why_a_pod_does_not_run_is_told_and_costs_only_its_node() {
+async fn a_pod_that_does_not_run_is_reported_and_costs_only_its_node() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2, &json!({})).await;
     for (settings, words) in [
         ("rdma = { \"rdma/hca\" = 1 }\nstart_s = 4", "Insufficient rdma/hca"),
         ("image = \"registry.invalid/missing:1\"\nstart_s = 4", "Pull"),
         ("image = \"slow:600\"\nstart_s = 3", "ContainerCreating"),
-        ("service_account = \"nobody\"", "its pod cannot be made"),
+        ("service_account = \"nobody\"", "its pod cannot be created"),
         ("resource = \"example.com/none\"", "it offers no example.com/none"),
     ] {
         site.configure(settings);
-        let told = site.run(&["audit"]);
-        told.expect(5);
-        assert!(told.stderr.contains("left out: ") && told.stderr.contains(words), "{told:?}");
-        assert!(told.stderr.contains("no node can be measured now"), "{told:?}");
+        let output = site.run(&["audit"]);
+        output.expect(5);
+        assert!(
+            output.stderr.contains("left out: ") && output.stderr.contains(words),
+            "{output:?}"
+        );
+        assert!(output.stderr.contains("no node can be measured now"), "{output:?}");
         site.expect_nothing_left().await;
     }
-    // One whose taint we do not tolerate is left out before anything is made of it.
+    // A node with an untolerated taint is left out before a pod is created for it.
     let taint = json!([{"key": "example.com/theirs", "effect": "NoSchedule"}]);
     let node = format!("/api/v1/nodes/{}", site.names[0]);
     site.server.merge(&node, &json!({"spec": {"taints": taint}})).await;
     site.configure("ranks = \"names\"");
-    let told = site.run(&["audit"]);
-    told.expect(4);
+    let output = site.run(&["audit"]);
+    output.expect(4);
     let expected = format!("left out: {}: taint example.com/theirs", site.names[0]);
-    assert!(told.stderr.contains(&expected), "{}", told.stderr);
+    assert!(output.stderr.contains(&expected), "{}", output.stderr);
     site.configure("ranks = \"names\"\ntolerations = [{ key = \"example.com/theirs\" }]");
     site.run(&["audit"]).expect(0);
     site.expect_nothing_left().await;
@@ -234,12 +237,12 @@ async fn why_a_pod_does_not_run_is_told_and_costs_only_its_node() {
 }
 
 #[tokio::test]
-async fn busy_nodes_are_waited_for_where_somebody_asks_for_it() {
+async fn busy_nodes_are_awaited_if_requested() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2, &json!({})).await;
     site.configure("ranks = \"names\"\nbusy = \"wait\"\nwait_s = 120");
     site.foreign_pod("training", &site.names[0], 1, &json!({})).await;
-    // An audit waits for nobody's work, unless the person who starts it says so.
+    // An audit does not wait for others' work, unless the operator requests it.
     let mut sweep = site.start(&["audit", "--when-busy", "wait"]);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(site.pods().await.len(), 1, "nothing of ours queues for others' GPUs");
@@ -250,10 +253,10 @@ async fn busy_nodes_are_waited_for_where_somebody_asks_for_it() {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_left_is_found_by_journal_and_by_labels() {
+async fn pods_of_a_killed_process_are_found_by_journal_and_by_labels() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2, &json!({})).await;
-    // Our own installation carries the same name, and belongs to no run.
+    // An installation of fabricgate has the same name, and belongs to no run.
     let ours = json!({"app.kubernetes.io/name": "fabricgate"});
     site.foreign_pod("watch", &site.names[0], 0, &ours).await;
     let name = |pods: &[Value]| -> Vec<Value> {
@@ -261,29 +264,29 @@ async fn what_a_killed_process_left_is_found_by_journal_and_by_labels() {
     };
 
     killed(&site, 1).await;
-    let told = site.run(&["gate", "recover"]);
-    told.expect(0);
-    assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
+    let output = site.run(&["gate", "recover"]);
+    output.expect(0);
+    assert!(output.stderr.contains("left behind by process"), "{}", output.stderr);
     assert_eq!(name(&site.pods().await), [json!("watch")]);
     assert_eq!(site.holds(), ["holding", "freed"]);
 
     // The record is lost with its folder.
     killed(&site, 1).await;
     std::fs::remove_dir_all(site.folder.path().join("gate")).expect("removed");
-    let told = site.run(&["gate", "recover"]);
-    told.expect(0);
-    assert!(told.stderr.contains("in no journal here"), "{}", told.stderr);
+    let output = site.run(&["gate", "recover"]);
+    output.expect(0);
+    assert!(output.stderr.contains("in no journal here"), "{}", output.stderr);
     assert_eq!(name(&site.pods().await), [json!("watch")]);
 
     // The next sweep does the same before it begins.
     killed(&site, 1).await;
     site.configure("ranks = \"names\"");
-    let told = site.run(&["audit"]);
-    told.expect(0);
-    assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
+    let output = site.run(&["audit"]);
+    output.expect(0);
+    assert!(output.stderr.contains("left behind by process"), "{}", output.stderr);
     assert_eq!(name(&site.pods().await), [json!("watch")]);
 
-    // What a process elsewhere may need stays until nobody can need it.
+    // Objects that a process on another machine may need stay until their expiry.
     killed(&site, 1).await;
     std::fs::remove_dir_all(site.folder.path().join("gate")).expect("removed");
     for pod in site.pods().await {
@@ -297,10 +300,10 @@ async fn what_a_killed_process_left_is_found_by_journal_and_by_labels() {
         let annotations = json!({"fabricgate.io/held-by": owner.to_string()});
         site.server.merge(&path, &json!({"metadata": {"annotations": annotations}})).await;
     }
-    let told = site.run(&["gate", "recover"]);
-    told.expect(6);
-    assert!(told.stderr.contains("on elsewhere, of which nothing is known"), "{}", told.stderr);
-    assert!(told.stderr.contains("gate recover --gone elsewhere --why"), "{}", told.stderr);
+    let output = site.run(&["gate", "recover"]);
+    output.expect(6);
+    assert!(output.stderr.contains("on elsewhere, of which nothing is known"), "{}", output.stderr);
+    assert!(output.stderr.contains("gate recover --gone elsewhere --why"), "{}", output.stderr);
     assert_eq!(site.pods().await.len(), 3);
     for pod in site.pods().await {
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -316,8 +319,8 @@ async fn what_a_killed_process_left_is_found_by_journal_and_by_labels() {
     site.expect_nothing_left().await;
 }
 
-/// Starts a sweep whose pods never run, beside as many pods of others, and kills
-/// it once they are there.
+/// Starts a sweep whose pods never run, next to as many foreign pods, and kills it once they
+/// exist.
 async fn killed(site: &Site, others: usize) {
     site.configure("image = \"slow:3600\"\nstart_s = 600");
     let mut sweep = site.start(&["audit"]);
@@ -331,7 +334,7 @@ async fn killed(site: &Site, others: usize) {
 }
 
 #[tokio::test]
-async fn workers_that_lose_who_speaks_with_them_end_and_their_pods_are_found() {
+async fn workers_without_a_coordinator_end_and_their_pods_are_found() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2, &json!({})).await;
     site.configure("ranks = \"names\"");
@@ -345,12 +348,12 @@ async fn workers_that_lose_who_speaks_with_them_end_and_their_pods_are_found() {
     tokio::time::sleep(Duration::from_millis(700)).await;
     sweep.kill().expect("it runs");
     sweep.wait().expect("it ended");
-    let told = site.run(&["gate", "recover"]);
-    told.expect(0);
+    let output = site.run(&["gate", "recover"]);
+    output.expect(0);
     site.expect_nothing_left().await;
 }
 
-/// What `node attach` said, given this to read.
+/// The result of `node attach`, with this input.
 #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
 fn attach(kubeconfig: &Path, namespace: &str, pod: &str, words: &[&str], input: &[u8]) -> Told {
     let mut command = Command::new(binary());
@@ -374,7 +377,7 @@ fn attach(kubeconfig: &Path, namespace: &str, pod: &str, words: &[&str], input: 
 }
 
 #[tokio::test]
-async fn what_is_said_in_a_pod_comes_back_whole_with_how_it_ended() {
+async fn output_of_a_pods_command_returns_whole_with_its_ending() {
     let Some(lab) = lab() else { return };
     for old in [false, true] {
         let site = site(&lab, 1, &json!({"old_kubelet": old})).await;
@@ -382,41 +385,41 @@ async fn what_is_said_in_a_pod_comes_back_whole_with_how_it_ended() {
         let admin = lab.kubeconfig("admin");
         let run = |words: &[&str], input: &[u8]| attach(&admin, &site.namespace, "p", words, input);
 
-        let told = run(&["sh", "-c", "cat; echo oops >&2; exit 7"], b"one\ntwo\n");
-        assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("one\ntwo\n", "oops\n"));
-        assert_eq!(told.code, Some(7));
+        let output = run(&["sh", "-c", "cat; echo oops >&2; exit 7"], b"one\ntwo\n");
+        assert_eq!((output.stdout.as_str(), output.stderr.as_str()), ("one\ntwo\n", "oops\n"));
+        assert_eq!(output.code, Some(7));
         // More than any buffer on the way, both ways, and the end of the input ends it.
         let lines: String = (0..200_000).map(|number| format!("line {number}\n")).collect();
-        let told = run(&["cat"], lines.as_bytes());
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
-        assert!(told.stdout == lines, "{} of {} bytes", told.stdout.len(), lines.len());
-        let told = run(&["sh", "-c", "exec <&-; yes | head -c 3000000"], b"");
-        assert_eq!((told.code, told.stdout.len()), (Some(0), 3_000_000));
+        let output = run(&["cat"], lines.as_bytes());
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        assert!(output.stdout == lines, "{} of {} bytes", output.stdout.len(), lines.len());
+        let output = run(&["sh", "-c", "exec <&-; yes | head -c 3000000"], b"");
+        assert_eq!((output.code, output.stdout.len()), (Some(0), 3_000_000));
     }
 }
 
 #[tokio::test]
-async fn why_nothing_runs_in_a_pod_is_told_in_one_sentence() {
+async fn a_failed_start_in_a_pod_is_reported_in_one_sentence() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 1, &json!({})).await;
     site.foreign_pod("p", &site.names[0], 0, &json!({})).await;
     let (admin, stranger) = (lab.kubeconfig("admin"), lab.kubeconfig("stranger"));
     let namespace = site.namespace.clone();
-    let said = |kubeconfig: &Path, pod: &str, words: &[&str]| {
-        let told = attach(kubeconfig, &namespace, pod, words, b"");
-        assert_eq!((told.code, told.stdout.as_str()), (Some(255), ""), "{}", told.stderr);
-        assert_eq!(told.stderr.trim().lines().count(), 1, "{}", told.stderr);
-        told.stderr
+    let failure = |kubeconfig: &Path, pod: &str, words: &[&str]| {
+        let output = attach(kubeconfig, &namespace, pod, words, b"");
+        assert_eq!((output.code, output.stdout.as_str()), (Some(255), ""), "{}", output.stderr);
+        assert_eq!(output.stderr.trim().lines().count(), 1, "{}", output.stderr);
+        output.stderr
     };
-    assert!(said(&stranger, "p", &["true"]).contains("403"));
-    assert!(said(&lab.kubeconfig("expired"), "p", &["true"]).contains("401"));
-    assert!(said(&admin, "q", &["true"]).contains("it is gone"));
-    // Whoever starts it there says so, with a code of a shell's or with none.
-    let told = attach(&admin, &namespace, "p", &["/no/such/program"], b"");
-    assert!(matches!(told.code, Some(126 | 127 | 255)), "{told:?}");
-    assert!(told.stderr.contains("/no/such/program"), "{told:?}");
+    assert!(failure(&stranger, "p", &["true"]).contains("403"));
+    assert!(failure(&lab.kubeconfig("expired"), "p", &["true"]).contains("401"));
+    assert!(failure(&admin, "q", &["true"]).contains("it is gone"));
+    // The runtime reports the failed start, with a shell's code or with none.
+    let output = attach(&admin, &namespace, "p", &["/no/such/program"], b"");
+    assert!(matches!(output.code, Some(126 | 127 | 255)), "{output:?}");
+    assert!(output.stderr.contains("/no/such/program"), "{output:?}");
 
-    // The node goes while it runs: that is no end of what ran.
+    // The node is lost while it runs: that is not the command's end.
     let pods = namespace.clone();
     let running = tokio::task::spawn_blocking({
         let admin = admin.clone();
@@ -424,9 +427,9 @@ async fn why_nothing_runs_in_a_pod_is_told_in_one_sentence() {
     });
     tokio::time::sleep(Duration::from_secs(2)).await;
     site.nodes.reboot(&site.names[0]);
-    let told = running.await.expect("it ends");
-    assert_eq!(told.stdout, "begun\n");
-    assert!(matches!(told.code, Some(137 | 255)), "{told:?}");
+    let output = running.await.expect("it ends");
+    assert_eq!(output.stdout, "begun\n");
+    assert!(matches!(output.code, Some(137 | 255)), "{output:?}");
 }
 
 #[tokio::test]
@@ -434,8 +437,8 @@ async fn claims_and_compute_domains_are_made_for_a_run_and_gone_after_its_pods()
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2, &json!({"dra": true})).await;
     site.configure("gpus = \"claim\"\ncompute_domain = \"auto\"\nranks = \"names\"");
-    let told = site.run(&["audit"]);
-    told.expect(0);
+    let output = site.run(&["audit"]);
+    output.expect(0);
     site.expect_nothing_left().await;
     let (dra, nvidia) = ("/apis/resource.k8s.io/v1", "/apis/resource.nvidia.com/v1beta1");
     for (group, kind) in
@@ -445,7 +448,7 @@ async fn claims_and_compute_domains_are_made_for_a_run_and_gone_after_its_pods()
         let left = site.server.list(&path).await;
         assert!(left.is_empty(), "{kind}: {left:?}");
     }
-    // In which order: as the server noted it.
+    // In the order of the server's audit log.
     let of_ours = |verb: &str, resource: &str| -> Vec<usize> {
         let log = lab.audit();
         let is_it = |line: &Value| {
@@ -454,7 +457,7 @@ async fn claims_and_compute_domains_are_made_for_a_run_and_gone_after_its_pods()
                 && object["namespace"] == site.namespace.as_str()
                 && object["resource"] == resource
                 && object["subresource"].is_null()
-                // Everybody else here names a program.
+                // Every other pod here names a program.
                 && line["userAgent"].is_null()
                 && line["user"]["username"] == "admin"
         };

@@ -1,5 +1,5 @@
-//! `fabricgate apply`: what a run asks the scheduler for, shown, and with
-//! `--apply` carried out.
+//! `fabricgate apply`: prints the scheduler actions that a run proposes, and with `--apply` carries
+//! them out.
 
 pub mod topology;
 
@@ -21,20 +21,20 @@ use control::store::run_reader::StoredRun;
 use control::store::{RecordError, RunState, file};
 use model::action::ActionPlan;
 
-/// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
+/// Show the scheduler actions that a run proposes; with --apply, carry them out.
 #[derive(Debug, clap::Args)]
 pub struct ApplyArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Carry it out: drains, marks and releases, within the budgets of the policy.
+    /// Carry out drains, marks and releases, within the budgets of the policy.
     #[arg(long)]
     apply: bool,
-    /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
-    /// nothing is written.
+    /// Instead, print the proposed change of this topology file (topology.yaml or topology.conf) as
+    /// a diff; nothing is written.
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
     topology: Option<PathBuf>,
-    /// Which topology of the file; the cluster's default where none is named.
+    /// Which topology of the file; by default the cluster's default.
     #[arg(long, value_name = "NAME", requires = "topology")]
     topology_name: Option<String>,
 }
@@ -53,8 +53,8 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
     let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
             return Err(CommandError::usage(
-                "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
-                 who is told",
+                "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which names \
+                 the scheduler",
             )
             .into());
         }
@@ -68,20 +68,20 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
     if !args.apply {
         return Ok(exit::PASS);
     }
-    // What was done is part of the run. Who acts may have no right to write to what was
-    // measured: the journal has it all the same.
+    // The actions are part of the run. The process may lack write access to the run folder; the
+    // journal has the actions in any case.
     match RunFolder::open(stored.path()).write_json(file::ACTIONS, &plan) {
         Err(RecordError::Io { source, .. })
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
         {
-            note("the run folder cannot be written to; what was done is in the journal alone");
+            note("the run folder cannot be written to; the actions are only in the journal");
         }
         written => written.map_err(CommandError::environment)?,
     }
     Ok(gate_apply::exit_code(&plan))
 }
 
-/// What a topology file should be after this run.
+/// Proposes a topology file after this run.
 fn propose_topology(
     args: &ApplyArgs,
     file: &Path,
@@ -91,7 +91,7 @@ fn propose_topology(
 ) -> anyhow::Result<u8> {
     let config = config.ok_or_else(|| {
         CommandError::usage(
-            "--topology: expected --config FILE with a [gate], which says who is asked",
+            "--topology: expected --config FILE with a [gate], which names the scheduler",
         )
     })?;
     let gate = gate_apply::require_gate(config)?;
@@ -103,7 +103,7 @@ fn propose_topology(
             ScontrolScheduler { limit: gate.timeouts.limit, ..ScontrolScheduler::default() }
         }
     };
-    let asked = TopologyUpdateRequest {
+    let request = TopologyUpdateRequest {
         file,
         topology: args.topology_name.as_deref(),
         verdicts: &run.verdicts,
@@ -111,7 +111,7 @@ fn propose_topology(
         scheduler: scheduler.as_ref(),
         scontrol: &scontrol,
     };
-    let answer = topology::propose_topology(&asked)?;
+    let answer = topology::propose_topology(&request)?;
     if globals.json {
         stdout::write_json(&answer)?;
     } else {
@@ -120,7 +120,7 @@ fn propose_topology(
     Ok(answer.exit_code())
 }
 
-/// What the scheduler is told about this run, now.
+/// Runs one gate turn for this run.
 fn reconcile_run(
     stored: &StoredRun,
     config: &Config,
@@ -130,28 +130,26 @@ fn reconcile_run(
     gate_apply::run_gate(config, &GateRunInput { stored, run: &run, fleet: &stored.claims }, apply)
 }
 
-/// A drain names its run, so the verdicts that ask for it are in the folder before.
+/// A drain names its run, so the run's verdicts must be on disk before.
 fn require_verdicts(stored: &StoredRun) -> Result<(), CommandError> {
     let verdicts = stored.verdicts().map_err(stored_run::record_error)?;
     if verdicts.is_some() && stored.record.state != RunState::Running {
         return Ok(());
     }
     Err(CommandError::Refused(format!(
-        "{}: its run is under way or was ended before its verdicts were written, so nothing is carried out; \
-         `fabricgate {} --resume {0}` goes on with it",
+        "{}: its run is unfinished, or ended before its verdicts were written, so nothing is \
+         carried out; `fabricgate {} --resume {0}` continues it",
         stored.path().display(),
         stored.record.info.profile
     )))
 }
 
-/// Without a scheduler to ask: what verdicts alone ask for.
+/// Prints the actions that the verdicts alone propose, without a scheduler.
 fn show_verdict_actions(stored: &StoredRun, globals: &Globals) -> anyhow::Result<u8> {
     let run = stored_run::read_run(stored)?;
     if let Some(actions) = &run.actions {
         print_plan(actions, &[], globals)?;
-        note(
-            "the scheduler was not asked how the nodes stand; --config FILE with a [gate] asks it",
-        );
+        note("the scheduler was not queried; pass --config FILE with a [gate] to query it");
     }
     Ok(exit::PASS)
 }

@@ -1,5 +1,5 @@
-//! `fabricgate audit`: the pipeline under that profile, on idle nodes only and
-//! within a budget, the stalest nodes first.
+//! `fabricgate audit`: the sweep with that profile, on idle nodes only and within a budget; nodes
+//! with the oldest measurement first.
 
 use crate::cli::audit_scope::AuditOptions;
 use crate::cli::stdout::Globals;
@@ -13,11 +13,11 @@ use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::profile::Profile;
 
-/// Measure idle nodes in a short time: state, inside, across.
+/// Measure idle nodes in a short time: state, inside nodes, across nodes.
 ///
-/// Without a budget every idle node is measured. With one those come first that
-/// were not measured for longest, so that an audit every night has them all in
-/// turn. Ends with 4 where nobody can be measured now.
+/// Without a budget it measures every idle node. With a budget, the nodes with the oldest
+/// measurement come first, so that a nightly audit covers all nodes in turn. The exit code is 4 if
+/// no node can be measured now.
 #[derive(Debug, clap::Args)]
 pub struct AuditArgs {
     #[command(flatten)]
@@ -29,15 +29,15 @@ pub struct AuditArgs {
 /// Runs the command.
 pub fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<u8> {
     if args.sweep.resume.is_some() && args.options.are_given() {
-        let text = "--resume: whom it measures was chosen when it began; expected none of --minutes, \
-                    --nodes-at-most, --share, --share-of-domain, --all beside it";
+        let text = "--resume: the run's nodes were selected when it began; expected none of \
+                    --minutes, --nodes-at-most, --share, --share-of-domain, --all";
         return Err(CommandError::usage(text).into());
     }
     let mut choose = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
         let chosen = args.sweep.select_nodes(config, catalogue, fleet)?;
         let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));
         if holds && !args.sweep.has_when_busy() {
-            // An audit is no reason to wait for anybody's work.
+            // An audit does not wait for running jobs.
             allocation::override_when_busy(config, Some(BusyNodePolicy::Skip))?;
         }
         let budget = args.options.budget(&config.audit, args.sweep.names_nodes());

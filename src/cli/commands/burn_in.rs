@@ -1,8 +1,7 @@
-//! `fabricgate burn-in`: complete sweeps repeated, with load in between, the last
-//! held against the first, and an acceptance document at the end.
+//! `fabricgate burn-in`: repeated complete sweeps with load in between, a comparison of the last
+//! with the first, and an acceptance document at the end.
 //!
-//! Without a number of rounds or hours it is one complete sweep, as every other
-//! profile is.
+//! Without a number of rounds or hours it is one complete sweep, like every other profile.
 
 pub mod rounds;
 
@@ -34,27 +33,26 @@ use model::profile::Profile;
 
 use rounds::BurnInSession;
 
-/// Measure everything and every pair, again and again, with load in between.
+/// Measure everything and every pair, repeatedly, with load in between.
 ///
-/// Without --rounds or --hours, on the command line or in [burn_in], it is one
-/// complete sweep. With them it holds sweep after sweep, loads all nodes at once
-/// between two, compares the last sweep with the first, and writes an acceptance
-/// document: pass, fail or unknown for every node. Ends with 0 when everything is
-/// accepted, 3 when something fails, 4 when something is not known, 5 when a node,
-/// tool or file could not be reached, 6 when an action was refused.
+/// Without --rounds or --hours, on the command line or in [burn_in], it is one complete sweep. With
+/// them it repeats sweeps, loads all nodes at the same time between two sweeps, compares the last
+/// sweep with the first, and writes an acceptance document: pass, fail or unknown for every node.
+/// The exit code is 0 when everything is accepted, 3 when something fails, 4 when something is
+/// unknown, 5 when a node, tool or file could not be reached, 6 when an action was refused.
 #[derive(Debug, clap::Args)]
 pub struct BurnInArgs {
     #[command(flatten)]
     sweep: sweep::SweepArgs,
-    /// Hold this many complete sweeps, instead of the configuration's [burn_in] rounds.
+    /// Number of complete sweeps, instead of the configuration's [burn_in] rounds.
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     rounds: Option<BurnInRounds>,
-    /// Sweep again and again for so long, instead of the configuration's [burn_in] hours.
-    /// With --rounds, whichever comes first.
+    /// Repeat sweeps for this many hours, instead of the configuration's [burn_in] hours. With
+    /// --rounds, the burn-in ends at the first of the two.
     #[arg(long, value_name = "H", conflicts_with = "resume")]
     hours: Option<BurnInHours>,
-    /// Load all nodes for so long between two sweeps, instead of the configuration's
-    /// [burn_in] soak_minutes; 0 for no load.
+    /// Minutes of load on all nodes between two sweeps, instead of the configuration's [burn_in]
+    /// soak_minutes; 0 for no load.
     #[arg(long, value_name = "MIN", conflicts_with = "resume")]
     soak_minutes: Option<SoakMinutes>,
     /// Write the acceptance document as Markdown.
@@ -79,7 +77,7 @@ pub fn run(args: &BurnInArgs, globals: &Globals) -> anyhow::Result<u8> {
     match burn {
         Some((mut burn, files)) => {
             let ended = burn.run();
-            // Others wait for the nodes, whatever became of it.
+            // Release the nodes on success and on failure.
             burn.release_nodes();
             report_outcome(&mut burn, ended, files, args, globals)
         }
@@ -96,7 +94,7 @@ pub fn run(args: &BurnInArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
-/// A new burn-in; `None` where one sweep is asked for.
+/// Starts a new burn-in; `None` if one sweep is requested.
 fn begin_burn_in<'a>(
     args: &'a BurnInArgs,
     globals: &'a Globals,
@@ -130,7 +128,7 @@ fn begin_burn_in<'a>(
     let chosen = if selection.partners.is_some() {
         args.sweep.select_nodes(config, catalogue, fleet)?
     } else {
-        // A burn-in loads nodes for hours, so others take part only where a person says so.
+        // A burn-in loads nodes for hours, so partners need an explicit option.
         plan_scope::select_nodes(fleet, selection)?
     };
     if !args.sweep.even_if_tenants {
@@ -138,8 +136,8 @@ fn begin_burn_in<'a>(
     }
     if !chosen.claims.left_out.is_empty() && selection.partners.is_none() {
         note(
-            "a burn-in of several rounds takes no partners by itself: where a domain or rails are \
-             claimed, --partners N or --with-domain is needed for a pass",
+            "a burn-in of several rounds adds no partners: if a domain or rails are claimed, a \
+             pass needs --partners N or --with-domain",
         );
     }
     let profile = Profile::BurnIn;
@@ -177,23 +175,23 @@ fn begin_burn_in<'a>(
     Ok(Some((burn, files)))
 }
 
-/// A burn-in that was interrupted or killed.
+/// Resumes a burn-in that was interrupted or killed.
 fn resume_burn_in<'a>(
     path: &Path,
     args: &'a BurnInArgs,
     globals: &'a Globals,
 ) -> anyhow::Result<BurnInSession<'a>> {
-    let shown = path.display();
+    let path_text = path.display();
     let opened = acceptance::open_folder(path).map_err(stored_run::record_error)?;
     if opened.acceptance.state == BurnInState::Complete {
         return Err(
-            CommandError::Usage(format!("--resume {shown}: this burn-in is complete")).into()
+            CommandError::Usage(format!("--resume {path_text}: this burn-in is complete")).into()
         );
     }
     let is_simulated = sweep::is_sim(&opened.resume_state.launcher);
     if args.sweep.simulated.is_requested() && !is_simulated {
-        let text = "it is a burn-in of real nodes, which --sim cannot go on with";
-        return Err(CommandError::Usage(format!("--resume {shown}: {text}")).into());
+        let text = "it is a burn-in of real nodes, which --sim cannot continue";
+        return Err(CommandError::Usage(format!("--resume {path_text}: {text}")).into());
     }
     let scenario = path.join(file::SCENARIO);
     let mut site = match is_simulated && !args.sweep.simulated.is_requested() && scenario.exists() {
@@ -210,7 +208,7 @@ fn resume_burn_in<'a>(
     let fleet = site.config.collect_measurable_claims(&site.in_force.catalogue).or_else(
         |error| match error {
             CommandError::Environment(why) => {
-                note(&format!("{why}; going on with what was claimed when the burn-in began"));
+                note(&format!("{why}; continuing with the claims from the start of the burn-in"));
                 Ok(opened.claims.clone())
             }
             error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
@@ -229,7 +227,7 @@ fn resume_burn_in<'a>(
     BurnInSession::new(site, args, globals, fleet, opened.claims, begun, opened.folder, runs)
 }
 
-/// Tells what came of it, and carries out what is asked for.
+/// Prints the result, and carries out its actions if requested.
 fn report_outcome(
     burn: &mut BurnInSession<'_>,
     ended: anyhow::Result<()>,
@@ -238,16 +236,16 @@ fn report_outcome(
     globals: &Globals,
 ) -> anyhow::Result<u8> {
     let folder = burn.folder.path().to_owned();
-    let go_on = sweep::resume_command(&folder, &args.sweep, globals, Profile::BurnIn);
+    let resume = sweep::resume_command(&folder, &args.sweep, globals, Profile::BurnIn);
     if let Err(error) = ended {
         note(&format!(
-            "the burn-in ended after {} rounds; go on with `{go_on}`",
+            "the burn-in ended after {} rounds; continue with `{resume}`",
             burn.completed_rounds()
         ));
         return Err(error);
     }
-    // Where a scheduler is down, people must see the result of days all the same.
-    let acted = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
+    // The result of days of measuring is printed even if the scheduler is down.
+    let gate_code = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
         burn.apply()
     } else {
         Ok(None)
@@ -263,8 +261,8 @@ fn report_outcome(
     }
     let written = files.write(acceptance, burn)?;
     if acceptance.stop.as_ref().is_some_and(|stop| stop.rule == StopRule::Interrupted) {
-        note("interrupted: what the rounds so far say is kept, no more is known");
-        note(&format!("go on with `{go_on}`"));
+        note("interrupted: the results of the completed rounds are kept");
+        note(&format!("continue with `{resume}`"));
     }
     note(&format!("burn-in folder {}", folder.display()));
     let code = match acceptance.accepted {
@@ -274,23 +272,23 @@ fn report_outcome(
         AcceptanceOutcome::Unknown => exit::INCONCLUSIVE,
         AcceptanceOutcome::Pass => exit::PASS,
     };
-    Ok(acted?.unwrap_or(code))
+    Ok(gate_code?.unwrap_or(code))
 }
 
-/// The files that were asked for, opened.
+/// The requested output files, opened.
 struct BurnInFiles {
     opened: report_output::ReportFiles,
     markdown: Option<OutputFile>,
 }
 
 impl BurnInFiles {
-    /// Opens them, before anything is measured: days of it must not end with "cannot write".
+    /// Opens the files before the measurement: a burn-in of days must not end with "cannot write".
     fn open(args: &BurnInArgs) -> Result<Self, CommandError> {
         let opened = args.sweep.files.open()?;
         Ok(Self { opened, markdown: OutputFile::open_optional(args.markdown.as_ref())? })
     }
 
-    /// Writes them; false where one could not be written.
+    /// Writes the files; false if one could not be written.
     fn write(self, acceptance: &Acceptance, burn: &BurnInSession<'_>) -> anyhow::Result<bool> {
         let Self { opened: report_output::ReportFiles { html, csv, junit }, markdown } = self;
         let mut written = true;
@@ -305,7 +303,7 @@ impl BurnInFiles {
                 put(csv, report_output::render(run, report_output::ReportFormat::Csv)?);
             }
             (Some(_), None) => {
-                note("no cells are written: no round was held now");
+                note("no cells are written: this process completed no round");
                 written = false;
             }
             (None, _) => {}
@@ -320,12 +318,12 @@ fn describe_source(claims: &Claims, launcher: &Launcher) -> String {
     format!("{folded} through launcher {}", launcher.as_str())
 }
 
-/// A full or read-only disk is the environment's.
+/// A full or read-only disk is a failure of the environment.
 fn write_failure(error: &dyn std::fmt::Display) -> CommandError {
     CommandError::Environment(format!("the burn-in cannot be recorded: {error}"))
 }
 
-/// Puts the document into its folder, for programs and for people.
+/// Writes the document into its folder as JSON, text and page.
 fn write_acceptance(folder: &RunFolder, acceptance: &Acceptance) -> anyhow::Result<()> {
     let wrong = |error: control::store::RecordError| write_failure(&error);
     folder.write_json(acceptance::DOCUMENT_FILE, acceptance).map_err(wrong)?;

@@ -1,8 +1,7 @@
-//! `fabricgate capacity`: what segments and unavailable nodes leave schedulable,
-//! and what the next drain costs.
+//! `fabricgate capacity`: the schedulable capacity under segments and unavailable nodes, and the
+//! cost of the next drain.
 //!
-//! Reads what was asked and what sources say of today's nodes; reckoning is
-//! `act::capacity`'s.
+//! Reads the options and the sources' current node states; `act::capacity` does the arithmetic.
 
 use std::path::{Path, PathBuf};
 
@@ -26,86 +25,94 @@ use readers::claims::outages_file;
 use readers::claims::reconcile::is_out_state;
 use readers::claims::slurm::{BLOCK_SIZES, accounting};
 
-/// Nodes of a block where nothing is said: those of an NVL72 rack.
+/// Default nodes of a block: those of an NVL72 rack.
 const DEFAULT_BLOCK_NODES: u32 = 18;
 
-/// The most nodes of a block. The largest NVLink domains have some hundred.
+/// The most nodes of a block. The largest NVLink domains have a few hundred.
 const MAX_BLOCK_NODES: u32 = 1_000;
 
-/// The most nodes of a job: more than any cluster of Slurm has.
+/// The most nodes of a job: more than any Slurm cluster has.
 const MAX_JOB_NODES: u32 = 65_533;
 
-/// What a suspect has lost of its rate where nothing is said: one NVLink of the
-/// eighteen of a Blackwell GPU.
+/// Default share of its rate that a suspect has lost: one NVLink of the eighteen of a Blackwell
+/// GPU.
 const DEFAULT_DEGRADED_SHARE: f64 = 1.0 / 18.0;
 
-/// Tell what segments and unavailable nodes leave schedulable, and what a drain costs.
+/// Compute the schedulable capacity under segments and unavailable nodes, and the cost of a drain.
 ///
-/// For a block of --nodes, or for the blocks that Slurm or a configuration's sources tell of, with the
-/// nodes that are out now. Exact for nodes that fail independently of each other, which is optimistic:
-/// trays share power, coolant and switches; give --observed where there is a record. With --config the
-/// mix and the shares that no option gives are those of its [policy]. Changes nothing.
-/// Ends with 4 when a source could not be read or says of some nodes only whether they are out, with 5
-/// when none tells of a block.
+/// For a block of --nodes, or for the blocks that Slurm or the configured sources report, with the
+/// nodes that are out now. Exact for nodes that fail independently of each other, which is
+/// optimistic: trays share power, coolant and switches; pass --observed if a record of outages
+/// exists. With --config, the [policy] supplies the mix and the shares that no option sets. Changes
+/// nothing. The exit code is 4 when a source could not be read or reports the state of only some
+/// nodes, and 5 when no source reports a block.
 #[derive(Debug, clap::Args)]
 pub struct CapacityArgs {
-    /// Nodes of a block (18 where no source is asked).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
+    /// Nodes of a block (18 without a source).
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
     nodes: Option<u32>,
-    /// Nodes of it that are out already.
+    /// Nodes of the block that are already out.
     #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "from")]
     out: u32,
     /// Take blocks and nodes that are out from this source: slurm, slurmrestd[=ADDRESS],
     /// kubernetes[=CONTEXT], ray[=ADDRESS], nodes, files, or a file. May be given several times.
     #[arg(long, value_name = "SOURCE", conflicts_with = "nodes")]
     from: Vec<String>,
-    /// Segments to reckon for; powers of two, half a block, a whole one and those of the mix where
-    /// none is given.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
+    /// Segments to compute; by default powers of two, half a block, a whole block and those of the
+    /// mix.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
     segment: Vec<u32>,
-    /// Also tell how many jobs of so many nodes fit at once, in segments of each --segment that is
-    /// smaller; without --spread-segments and --consolidate-segments for both as well.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_JOB_NODES)))]
+    /// Also compute how many jobs of this many nodes fit at the same time, in segments of each
+    /// smaller --segment; without --spread-segments and --consolidate-segments, for both as well.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_JOB_NODES)))]
     job: Vec<u32>,
-    /// Its segments are to be in base blocks of their own (Slurm 25.11 and later).
+    /// Put each segment of the job into a different base block (Slurm 25.11 and later).
     #[arg(long, requires = "job", requires = "segment")]
     spread_segments: bool,
-    /// Its segments are to be in one aggregated block (Slurm 25.11 and later).
+    /// Put all segments of the job into one aggregated block (Slurm 25.11 and later).
     #[arg(long, requires = "job", requires = "segment")]
     consolidate_segments: bool,
-    /// Block sizes, the base block size first; those of the source where absent.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    /// Block sizes, the base block size first; by default those of the source.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..))]
     block_sizes: Vec<u32>,
-    /// The smallest segment that large jobs can use, for the recommendation; half a block where absent.
+    /// The smallest segment that large jobs can use, for the recommendation; by default half a
+    /// block.
     #[arg(long, value_name = "N")]
     at_least: Option<u32>,
-    /// What jobs ask for: segments and weights, such as 16=0.6,8=0.3,1=0.1.
+    /// The segments that jobs request, with weights, such as 16=0.6,8=0.3,1=0.1.
     #[arg(long, value_name = "MIX")]
     mix: Option<String>,
-    /// The same from accounting: what `sacct -X -P -o JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine`
-    /// printed (without SegmentSize before Slurm 25.05).
+    /// The same from accounting: the output of `sacct -X -P -o
+    /// JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine` (without SegmentSize before Slurm 25.05).
     #[arg(long, value_name = "FILE", conflicts_with = "mix")]
     mix_from: Option<PathBuf>,
-    /// Share of nodes out at a time: 0.01 or 1%. May be given several times.
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = parse_unavailable_share, conflicts_with = "observed")]
+    /// Share of nodes that are out at a time: 0.01 or 1%. May be given several times.
+    #[arg(long, value_name = "SHARE", value_delimiter = ',',
+        value_parser = parse_unavailable_share, conflicts_with = "observed")]
     unavailable: Vec<f64>,
-    /// How many nodes of a block were out at once instead, and for which share of time: a CSV file
-    /// with the header out,share.
+    /// Use a record instead: how many nodes of a block were out at the same time, and for which
+    /// share of time. A CSV file with the header out,share.
     #[arg(long, value_name = "FILE")]
     observed: Option<PathBuf>,
-    /// What a suspect has lost of its rate, for the size of gang from which on its drain pays: one
-    /// NVLink of eighteen where absent.
-    #[arg(long, value_name = "SHARE", value_parser = parse_degraded_share, default_value_t = DEFAULT_DEGRADED_SHARE, hide_default_value = true)]
+    /// The share of its rate that a suspect has lost, used for the gang size from which its drain
+    /// pays off; by default one NVLink of eighteen.
+    #[arg(long, value_name = "SHARE",
+        value_parser = parse_degraded_share,
+        default_value_t = DEFAULT_DEGRADED_SHARE, hide_default_value = true)]
     degraded: f64,
-    /// The share of a step that waits for the suspect; 0.3 where neither this nor [policy] says.
+    /// The share of a step that waits for the suspect; by default that of [policy], else 0.3.
     #[arg(long, value_name = "SHARE", value_parser = parse_exposed_share)]
     exposed: Option<f64>,
-    /// Also draw it, into this file.
+    /// Also plot the capacity into this file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// A share as people write it: 0.01, 1%, 1 %.
+/// Parses a share in common notation: 0.01, 1%, 1 %.
 fn parse_share(text: &str) -> Option<f64> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(number) => (number.trim(), 100.0),
@@ -114,7 +121,7 @@ fn parse_share(text: &str) -> Option<f64> {
     number.parse::<f64>().ok().map(|number| number / scale).filter(|share| share.is_finite())
 }
 
-/// More than half of all nodes out is a percentage without its sign.
+/// A share above one half is probably a percentage without its sign.
 fn parse_unavailable_share(text: &str) -> Result<f64, String> {
     let share = parse_share(text).filter(|share| (0.0..=0.5).contains(share));
     share.ok_or_else(|| "expected a share of nodes from 0 to 0.5, or 0% to 50%".to_owned())
@@ -130,20 +137,21 @@ fn parse_exposed_share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "expected a share above 0 and up to 1, such as 0.3 or 30%".to_owned())
 }
 
-/// The blocks as they stand, and how well that is known.
+/// The current blocks, and how complete that knowledge is.
 struct CapacityBlocks {
     blocks: Vec<CapacityBlock>,
     notes: Vec<String>,
-    /// The block sizes that a source tells, and whether all its blocks are here.
+    /// The block sizes that a source reports.
     block_sizes: Vec<u32>,
+    /// Whether `blocks` has all blocks of the source.
     is_every_block: bool,
-    /// Something that was asked for could not be read.
+    /// A requested input could not be read.
     is_partial: bool,
 }
 
 /// Runs the command.
 pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
-    // Before anybody is asked: a mistake here should not cost their answers.
+    // Before any query: a mistake in an option should not cost the sources' answers.
     let written = args.mix.as_deref().map(SegmentMix::parse).transpose();
     let written = written.map_err(|error| CommandError::Usage(format!("--mix: {error}")))?;
     let plot = OutputFile::open_optional(args.plot.as_ref())?;
@@ -155,23 +163,23 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
     let policy = config.as_ref().map(|config| config.policy.clone()).unwrap_or_default();
     let assumptions = build_assumptions(args, &policy)?;
     let shapes = parse_job_shapes(args)?;
-    let asked_sizes = match args.block_sizes.as_slice() {
+    let requested_sizes = match args.block_sizes.as_slice() {
         [] => None,
         sizes => {
             let wrong = |error| CommandError::Usage(format!("--block-sizes: {error}"));
             Some(BlockSizes::from_sizes(sizes).map_err(wrong)?)
         }
     };
-    let mut standing = collect_blocks(args, config.as_ref())?;
-    let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
+    let mut current = collect_blocks(args, config.as_ref())?;
+    let largest = current.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
     let mix = match (&accounting, &args.mix_from) {
         (Some(text), Some(path)) => {
-            Some(read_accounting_mix(text, path, largest, &mut standing.notes)?)
+            Some(read_accounting_mix(text, path, largest, &mut current.notes)?)
         }
         _ => written.or_else(|| Some(policy.mix.clone()).filter(|mix| !mix.0.is_empty())),
     };
     if let Some(too_large) = mix.iter().flat_map(|mix| mix.0.keys()).find(|it| largest < **it) {
-        standing.notes.push(format!(
+        current.notes.push(format!(
             "a segment of {too_large} nodes fits into no block: no drain costs it anything"
         ));
     }
@@ -184,9 +192,9 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
             given
         }
     };
-    let levels = choose_levels(asked_sizes, &mut standing, !shapes.is_empty());
+    let levels = choose_levels(requested_sizes, &mut current, !shapes.is_empty());
     let question = CapacityQuestion {
-        blocks: standing.blocks,
+        blocks: current.blocks,
         segments,
         at_least: args.at_least,
         mix,
@@ -200,7 +208,7 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
         let name = block.name.map(|name| format!("block {name}: ")).unwrap_or_default();
         CommandError::Usage(format!("{file}{name}{error}"))
     })?;
-    survey.notes = standing.notes;
+    survey.notes = current.notes;
     if let Some(levels) = levels {
         survey.add_levels(&levels, &shapes);
     }
@@ -215,10 +223,10 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
     } else {
         stdout::write_text(&report::capacity::render(&survey, &report_output::terminal_style()))?;
     }
-    Ok(if standing.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
+    Ok(if current.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
 }
 
-/// The shapes of jobs that are asked about.
+/// The job shapes that the options ask about.
 fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> {
     let placings: &[SegmentPlacement] = match (args.consolidate_segments, args.spread_segments) {
         (false, false) => {
@@ -232,13 +240,13 @@ fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> 
     for &nodes in &args.job {
         let smaller: Vec<u32> = args.segment.iter().copied().filter(|it| *it < nodes).collect();
         if smaller.is_empty() {
-            // Slurm: without effect where all nodes fit in one segment.
+            // Slurm ignores --segment when all nodes fit into one segment.
             shapes.push(JobShape { nodes, segment: None, placing: SegmentPlacement::Anywhere });
         }
         for segment in smaller {
             if nodes % segment != 0 {
                 return Err(CommandError::Usage(format!(
-                    "--job {nodes}: no multiple of --segment {segment}, and Slurm refuses such a job"
+                    "--job {nodes}: not a multiple of --segment {segment}; Slurm refuses such a job"
                 )));
             }
             let segment = Some(segment);
@@ -248,30 +256,30 @@ fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> 
     Ok(shapes)
 }
 
-/// The levels that are reckoned for: where there are several, or a job is asked about.
+/// The block levels to compute, if there are several or a job is asked about.
 fn choose_levels(
-    asked: Option<BlockSizes>,
-    standing: &mut CapacityBlocks,
+    requested: Option<BlockSizes>,
+    current: &mut CapacityBlocks,
     has_jobs: bool,
 ) -> Option<BlockSizes> {
-    let is_asked = asked.is_some() || has_jobs;
-    if !is_asked && standing.block_sizes.len() < 2 {
+    let is_requested = requested.is_some() || has_jobs;
+    if !is_requested && current.block_sizes.len() < 2 {
         return None;
     }
-    if !standing.is_every_block {
-        let text = "blocks were left out, so that it is not known which are adjacent: levels and \
-                    jobs are not reckoned";
-        standing.notes.push(text.to_owned());
+    if !current.is_every_block {
+        let text = "blocks were left out, so it is not known which are adjacent: levels and jobs \
+                    are not computed";
+        current.notes.push(text.to_owned());
         return None;
     }
-    let told = || BlockSizes::from_sizes(&standing.block_sizes).ok();
-    if let Some(levels) = asked.or_else(told) {
+    let reported = || BlockSizes::from_sizes(&current.block_sizes).ok();
+    if let Some(levels) = requested.or_else(reported) {
         return Some(levels);
     }
-    let first = standing.blocks.first()?.nodes;
-    standing.notes.push(format!(
-        "no source tells block sizes: taken as Slurm does without any, {first} nodes as the first \
-         block has, and four levels above"
+    let first = current.blocks.first()?.nodes;
+    current.notes.push(format!(
+        "no source reports block sizes: as in Slurm, the {first} nodes of the first block are the \
+         base size, with four levels above it"
     ));
     BlockSizes::from_first_block(first)
 }
@@ -293,7 +301,7 @@ fn build_assumptions(
     Ok(shares.iter().map(|share| OutageAssumption::Independent { unavailable: *share }).collect())
 }
 
-/// What jobs asked for, from accounting.
+/// The mix of segments that jobs requested, from accounting.
 fn read_accounting_mix(
     text: &str,
     path: &Path,
@@ -306,13 +314,13 @@ fn read_accounting_mix(
     mix.check().map_err(|error| wrong(format!(" {error}")))?;
     let whole = found.jobs - found.with_segment;
     notes.push(format!(
-        "the mix is of {} jobs; {whole} of them asked for no segment and count as whole blocks, or \
-         as one segment where they are smaller",
+        "the mix is of {} jobs; {whole} of them requested no segment and count as whole blocks, \
+         or as one segment if they are smaller",
         found.jobs
     ));
     if 0 < found.continuation_lines {
         let lines = found.continuation_lines;
-        notes.push(format!("{lines} lines of it were taken for the rest of a job's command"));
+        notes.push(format!("{lines} lines of it were read as the rest of a job's command"));
     }
     Ok(mix)
 }
@@ -337,8 +345,8 @@ fn collect_blocks(
         });
     }
     if 0 < args.out {
-        let text = "--out: the configuration's sources tell which nodes are out; expected --nodes \
-                    beside it";
+        let text = "--out: the configuration's sources report which nodes are out; expected \
+                    --nodes as well";
         return Err(CommandError::Usage(text.to_owned()));
     }
     let site = config.map(|config| config.thresholds.clone()).unwrap_or_default();
@@ -358,7 +366,7 @@ fn collect_blocks(
     blocks_from_claims(&claims)
 }
 
-/// Blocks and the nodes of them that are out, as the sources say.
+/// The blocks and their nodes that are out, according to the sources.
 fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
     let mut blocks = Vec::new();
     let mut notes = Vec::new();
@@ -367,17 +375,18 @@ fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
         let nodes = u32::try_from(domain.nodes.len()).unwrap_or(u32::MAX);
         if MAX_BLOCK_NODES < nodes {
             notes.push(format!(
-                "{} has {nodes} nodes, and no NVLink domain has more than {MAX_BLOCK_NODES}: left out",
+                "{} has {nodes} nodes, and no NVLink domain has more than {MAX_BLOCK_NODES}: left \
+                 out",
                 domain.name
             ));
             is_every_block = false;
             continue;
         }
-        let words = |node: &NodeName| {
-            claims.nodes.get(node).map(|said| said.state.clone()).unwrap_or_default()
+        let states = |node: &NodeName| {
+            claims.nodes.get(node).map(|report| report.state.clone()).unwrap_or_default()
         };
-        let is_out = |node: &&NodeName| words(node).iter().any(|word| is_out_state(word));
-        let is_unknown = |node: &&NodeName| words(node).is_empty();
+        let is_out = |node: &&NodeName| states(node).iter().any(|word| is_out_state(word));
+        let is_unknown = |node: &&NodeName| states(node).is_empty();
         let out_nodes: Vec<_> = domain.nodes.iter().filter(is_out).cloned().collect();
         blocks.push(CapacityBlock {
             name: Some(domain.name.to_string()),
@@ -388,7 +397,7 @@ fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
         });
     }
     if blocks.is_empty() {
-        let text = "no source tells of a block: expected --nodes N, or a source with domains, such \
+        let text = "no source reports a block: expected --nodes N, or a source with domains, such \
                     as Slurm with topology/block";
         return Err(CommandError::Environment(text.to_owned()));
     }
@@ -397,10 +406,11 @@ fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
     match unknown {
         0 => {}
         all if all == nodes => {
-            notes.push("no source tells which nodes are out: all count as up".to_owned());
+            notes.push("no source reports which nodes are out: all count as up".to_owned());
         }
-        some => notes
-            .push(format!("nobody says whether {some} of {nodes} nodes are out: they count as up")),
+        some => {
+            notes.push(format!("{some} of {nodes} nodes have no reported state: they count as up"));
+        }
     }
     let unread = claims.sources.iter().filter(|source| source.unread_problem().is_some()).count();
     if 0 < unread {
@@ -416,9 +426,9 @@ fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
     })
 }
 
-/// The block sizes that a source tells, the base block size first.
+/// The block sizes that a source reports, the base block size first.
 fn collect_block_sizes(claims: &Claims) -> Vec<u32> {
-    let told = claims.sources.iter().filter_map(|it| it.settings.get(BLOCK_SIZES));
+    let reported = claims.sources.iter().filter_map(|it| it.settings.get(BLOCK_SIZES));
     let read = |sizes: &String| sizes.split(',').map(|it| it.parse().ok()).collect::<Option<_>>();
-    told.filter_map(read).max_by_key(|sizes: &Vec<u32>| sizes.len()).unwrap_or_default()
+    reported.filter_map(read).max_by_key(|sizes: &Vec<u32>| sizes.len()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! `fabricgate certificate`: the certificates that nodes have, shown and verified.
+//! `fabricgate certificate`: lists and verifies the certificates of nodes.
 //!
-//! Reads; only `keygen` writes, two new files. What a certificate is worth,
-//! `act::certificate` and `record::signing` say.
+//! Only reads; except that `keygen` writes two new files. `act::certificate` and `record::signing`
+//! decide on validity.
 
 pub mod verify;
 
@@ -32,7 +32,7 @@ use model::id::NodeName;
 use model::journal::ClockStamp;
 use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
 
-/// Show and verify what nodes were certified to deliver.
+/// Show and verify the certificates of nodes.
 #[derive(Debug, clap::Args)]
 pub struct CertificateArgs {
     #[command(subcommand)]
@@ -48,25 +48,24 @@ enum CertificateCommand {
 
 /// Show certificates: several as a table, one in full.
 ///
-/// Ends with 4 where a node that was named has none, or one that cannot be read.
+/// The exit code is 4 if a named node has no certificate, or an unreadable one.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "list")]
 struct CertificateShowArgs {
-    /// Nodes or host lists, such as node[0001-0018], or files; every node where none is given.
+    /// Nodes or host lists, such as node[0001-0018], or files; by default every node.
     #[arg(value_name = "NODE|FILE")]
     which: Vec<String>,
-    /// Every node that has one.
+    /// Every node with a certificate.
     #[arg(long, conflicts_with = "which")]
     all: bool,
     #[command(flatten)]
     place: CertificateLocationArgs,
-    /// Print the bytes that the signature of one certificate or acceptance is made over, and
-    /// nothing else.
+    /// Print only the bytes that the signature of one certificate or acceptance covers.
     #[arg(long, conflicts_with = "all", requires = "which")]
     payload: bool,
 }
 
-/// Make a key to sign certificates with: FILE, which only you may read, and FILE.pub.
+/// Create a key for signing certificates: FILE, readable only by you, and FILE.pub.
 #[derive(Debug, clap::Args)]
 struct KeygenArgs {
     /// The private key's file; it must not exist yet.
@@ -74,13 +73,13 @@ struct KeygenArgs {
     file: PathBuf,
 }
 
-/// Where certificates are looked for.
+/// The location of certificates.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CertificateLocationArgs {
     /// The gate's state folder, instead of the configuration's [gate] state.
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     state: Option<PathBuf>,
-    /// A run (its folder, its id or `latest`), for the certificates that the run itself keeps.
+    /// A run (its folder, its id or `latest`), for the certificates in its own folder.
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
 }
@@ -94,37 +93,35 @@ pub fn run(args: &CertificateArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
-/// The configuration, where one is named.
+/// Opens the configuration, if one is given.
 pub(crate) fn open_named_config(globals: &Globals) -> Result<Option<Config>, CommandError> {
     globals.config.as_deref().map(|path| config::open(Some(path))).transpose()
 }
 
-/// A certificate that was asked for.
+/// A requested certificate.
 #[derive(Debug)]
 pub(crate) struct CertificateLookup {
-    /// The node that was named, or that the certificate names.
+    /// The node that the user or the certificate names.
     pub(crate) node: Option<NodeName>,
-    /// Its file.
     pub(crate) file: PathBuf,
-    /// Itself; `None` where there is none.
+    /// The content; `None` without a certificate.
     pub(crate) read: Result<Option<CertificateFile>, RecordError>,
-    /// Why the place it was found in says that it counts no more.
+    /// Why the journal of the folder withdraws it.
     pub(crate) withdrawn: Option<String>,
-    /// A file that a person named: who could write it is not known.
+    /// Whether the user named the file: its writer is then unknown.
     pub(crate) is_file: bool,
 }
 
-/// What a file that was asked for holds.
+/// The content of a requested file.
 #[derive(Debug)]
 pub(crate) enum CertificateFile {
-    /// The certificate of a node.
     Certificate(Box<CertificateDocument>),
-    /// The acceptance document of a burn-in, which only somebody who names it means.
+    /// The acceptance document of a burn-in; read only if the user names its file.
     Acceptance(Box<acceptance::AcceptanceDocument>),
 }
 
 impl CertificateFile {
-    /// The document as it was read.
+    /// The document as read.
     pub(crate) fn document(&self) -> &serde_json::Value {
         match self {
             Self::Certificate(read) => &read.document,
@@ -137,8 +134,8 @@ impl CertificateFile {
     }
 }
 
-/// Finds what was asked for: files as they are, nodes in the folder of the gate,
-/// of a run, or of the newest run that certified each.
+/// Finds the requested certificates: files as they are, nodes in the folder of the gate, of a run,
+/// or of the newest run that certified each.
 pub(crate) fn find_certificates(
     which: &[String],
     place: &CertificateLocationArgs,
@@ -169,7 +166,7 @@ pub(crate) fn find_certificates(
     Ok(found)
 }
 
-/// Whether a word names a file: a path, or something that is one here.
+/// Whether an argument is a file: a path, or an existing file or burn-in folder here.
 fn is_file_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains('/') || path.is_file() || acceptance::is_burn_in_folder(path)
@@ -185,7 +182,7 @@ fn lookup_file(file: &Path) -> CertificateLookup {
         certificates::read_file(file).map(|it| it.map(CertificateFile::from_certificate))
     };
     let read = match read {
-        // A file that was named must be there.
+        // A file given by name must exist.
         Ok(None) => {
             let source = std::io::Error::from(std::io::ErrorKind::NotFound);
             Err(RecordError::Io { path: file.to_owned(), source })
@@ -199,16 +196,15 @@ fn lookup_file(file: &Path) -> CertificateLookup {
     CertificateLookup { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
 }
 
-/// Folders that hold certificates.
 struct CertificateFolders {
-    /// They, the newest first.
+    /// Newest first.
     folders: Vec<PathBuf>,
-    /// They are runs, of which a later one may find at fault what an earlier one
-    /// certified.
+    /// Whether the folders are runs, of which a later one may find a node faulty that an earlier
+    /// one certified.
     are_runs: bool,
-    /// Nodes that each run found at fault, as far as it was asked.
+    /// Faulty nodes of each run, as far as it was read.
     at_fault: BTreeMap<PathBuf, BTreeSet<NodeName>>,
-    /// The journal of the gate, once it is asked.
+    /// The journal of the gate, once read.
     ledger: Option<JournalState>,
 }
 
@@ -237,8 +233,8 @@ impl CertificateFolders {
             return Ok(Self::single(folder));
         }
         let Some(config) = config else {
-            let text = "no certificates are known: expected --config FILE, --state DIR, --run RUN, \
-                        or the path of a certificate";
+            let text = "no place to find certificates: expected --config FILE, --state DIR, --run \
+                        RUN, or the path of a certificate";
             return Err(CommandError::usage(text));
         };
         match &config.gate {
@@ -252,7 +248,7 @@ impl CertificateFolders {
         }
     }
 
-    /// Every node of which there is one.
+    /// Every node with a certificate.
     fn nodes(&self) -> Vec<NodeName> {
         let mut all = BTreeSet::new();
         for folder in &self.folders {
@@ -263,8 +259,8 @@ impl CertificateFolders {
         all.into_iter().collect()
     }
 
-    /// The certificate of a node in the newest folder that has one, unless a newer
-    /// run found the node at fault.
+    /// The certificate of a node in the newest folder that has one, unless a newer run found the
+    /// node faulty.
     fn lookup_node(&mut self, node: NodeName) -> CertificateLookup {
         let mut last = None;
         for folder in self.folders.clone() {
@@ -279,7 +275,7 @@ impl CertificateFolders {
             }
             if self.are_runs && self.bad_nodes(folder).contains(&node) {
                 note(&format!(
-                    "{node}: run {} found it at fault; what earlier ones certified counts no more",
+                    "{node}: run {} found it faulty; its earlier certificates no longer count",
                     folder.display()
                 ));
                 break;
@@ -294,8 +290,8 @@ impl CertificateFolders {
         CertificateLookup { node: Some(node), file, read, withdrawn, is_file: false }
     }
 
-    /// Why the gate's journal says that a certificate of this time counts no more: a file
-    /// that was put back is as well signed as it was.
+    /// Why the gate's journal withdraws a certificate of this time: a restored file still has its
+    /// valid signature.
     fn withdrawal_reason(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
         let folder = self.folders.first().filter(|_| !self.are_runs)?;
         let ledger = self.ledger.get_or_insert_with(|| match journal::read_state(folder) {
@@ -311,8 +307,7 @@ impl CertificateFolders {
         })
     }
 
-    /// The nodes that a run found degraded or failed. One that cannot be read is
-    /// told, and tells nothing.
+    /// The nodes that a run found degraded or failed. An unreadable run is reported and has none.
     fn bad_nodes(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
         self.at_fault.entry(folder.to_owned()).or_insert_with(|| {
             let path = folder.join(file::VERDICTS);
@@ -333,7 +328,7 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
     let found = find_certificates(&args.which, &args.place, globals, config.as_ref())?;
     if args.payload {
         if globals.json {
-            let text = "--json: --payload prints the signed bytes and nothing else, expected one";
+            let text = "--json: --payload prints only the signed bytes, expected one of the two";
             return Err(CommandError::usage(text).into());
         }
         return print_payload(found);
@@ -351,8 +346,8 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
         match read {
             Ok(None) => document.none.push(node),
             read => {
-                let shown = describe_certificate(node.clone(), &file, read, &trust, &now);
-                of_nodes.insert((node, file), shown);
+                let entry = describe_certificate(node.clone(), &file, read, &trust, &now);
+                of_nodes.insert((node, file), entry);
             }
         }
     }
@@ -370,7 +365,6 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
     Ok(if is_whole { exit::PASS } else { exit::INCONCLUSIVE })
 }
 
-/// How one certificate stands.
 fn describe_certificate(
     node: NodeName,
     file: &Path,
@@ -378,7 +372,7 @@ fn describe_certificate(
     trust: &SignatureTrust,
     now: &ClockStamp,
 ) -> CertificateEntry {
-    let mut shown = CertificateEntry {
+    let mut entry = CertificateEntry {
         node,
         file: file.display().to_string(),
         standing: CertificateStatus::Unreadable,
@@ -389,25 +383,25 @@ fn describe_certificate(
     };
     match read {
         Ok(None) => {}
-        Err(error) => shown.why = Some(error.to_string()),
+        Err(error) => entry.why = Some(error.to_string()),
         Ok(Some(CertificateFile::Acceptance(_))) => {
             let why = "it is the acceptance of a burn-in, which `certificate verify` reads";
-            shown.why = Some(why.to_owned());
+            entry.why = Some(why.to_owned());
         }
         Ok(Some(CertificateFile::Certificate(read))) => {
             let CertificateDocument { certificate, document } = *read;
             let refusal = trust.explain_refusal(&document);
-            (shown.standing, shown.why) =
+            (entry.standing, entry.why) =
                 certificate::certificate_standing(&certificate, refusal, now.unix);
-            shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
-            shown.worst_ratio = certificate.worst_ratio();
-            shown.certificate = Some(certificate);
+            entry.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
+            entry.worst_ratio = certificate.worst_ratio();
+            entry.certificate = Some(certificate);
         }
     }
-    shown
+    entry
 }
 
-/// The signed bytes of the one that was asked for.
+/// Prints the signed bytes of the requested certificate.
 fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
     let count = found.len();
     let [CertificateLookup { node, read, .. }] = <[CertificateLookup; 1]>::try_from(found)
@@ -426,7 +420,7 @@ fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
 
 fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
     if globals.json {
-        let text = "--json: a key is made for a person, and no document tells of it";
+        let text = "--json: `certificate keygen` has no JSON output";
         return Err(CommandError::usage(text).into());
     }
     let (key, text) = SigningKey::generate()?;
@@ -435,7 +429,7 @@ fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
     let public = PathBuf::from(public);
     create_file(&public, 0o644, &key.public().to_pem())?;
     if let Err(error) = create_file(&args.file, 0o600, &text) {
-        // One half of a pair is a riddle to whoever finds it.
+        // Half of a key pair is useless and would only confuse.
         let _ = std::fs::remove_file(&public);
         return Err(error.into());
     }
@@ -448,7 +442,7 @@ fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// Writes a new file, whole or not at all, with these permissions from its first moment on.
+/// Writes a new file, completely or not at all, with these permissions from the start.
 fn create_file(path: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
     let write = || {
         let permissions = std::fs::Permissions::from_mode(mode);
@@ -460,9 +454,10 @@ fn create_file(path: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
         file.persist_noclobber(path).map_err(|refused| refused.error)
     };
     write().map(drop).map_err(|error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            CommandError::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
-        }
+        std::io::ErrorKind::AlreadyExists => CommandError::Usage(format!(
+            "{}: already exists; keys are not overwritten",
+            path.display()
+        )),
         _ => CommandError::Environment(format!("{}: {error}", path.display())),
     })
 }

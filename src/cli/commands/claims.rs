@@ -1,5 +1,4 @@
-//! `fabricgate claims`: what every source claims about the fabric, and where
-//! they disagree.
+//! `fabricgate claims`: the claims of every source about the fabric, and their disagreements.
 
 use std::path::{Path, PathBuf};
 
@@ -17,29 +16,31 @@ use model::disagreement::DisagreementSeverity;
 use model::limits;
 use readers::claims::reconcile;
 
-/// Show what every source claims about the fabric, and where they disagree.
+/// Show the claims of every source about the fabric, and their disagreements.
 ///
 /// Sources are files (claims.toml, Slurm's topology files, outputs of scontrol or kubectl, cabling,
-/// LLDP, Ray, NCCL topologies, job environments; found by looking at them), Slurm, Kubernetes and the
-/// nodes themselves. Without FILE and --from, the configuration says who is asked; without a
-/// configuration, whoever is found here. Ends with 3 when sources contradict each other, 4 when a
-/// source could not be read, 5 when none could.
+/// LLDP, Ray, NCCL topologies, job environments; detected by content), Slurm, Kubernetes and the
+/// nodes themselves. Without FILE and --from, the configuration selects the sources; without a
+/// configuration, the sources that this machine can query. The exit code is 3 when sources
+/// contradict each other, 4 when a source could not be read, 5 when none could.
 #[derive(Debug, clap::Args)]
 pub struct ClaimsArgs {
     /// Files with claims, or folders of them.
     #[arg(value_name = "FILE", conflicts_with = "scenario")]
     files: Vec<PathBuf>,
-    /// Ask this source and no other: slurm, slurmrestd[=ADDRESS], kubernetes[=CONTEXT],
-    /// ray[=ADDRESS], nodes, files, or a file. May be given several times.
+    /// Query only this source: slurm, slurmrestd[=ADDRESS], kubernetes[=CONTEXT], ray[=ADDRESS],
+    /// nodes, files, or a file. May be given several times.
     #[arg(long, value_name = "SOURCE", conflicts_with = "scenario")]
     from: Vec<String>,
     /// GPUs that every node must have.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_NICS_PER_NODE)))]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_NICS_PER_NODE)))]
     nics_per_node: Option<u32>,
-    /// Show what has changed since an earlier moment: what --json printed then, or a run folder.
+    /// Show the changes since an earlier state: a file with the output of --json, or a run folder.
     #[arg(long, value_name = "EARLIER")]
     against: Option<PathBuf>,
     #[command(flatten)]
@@ -48,7 +49,7 @@ pub struct ClaimsArgs {
 
 /// Runs the command.
 pub fn run(args: &ClaimsArgs, globals: &Globals) -> anyhow::Result<u8> {
-    // Before anybody is asked: a mistake here should not cost their answers.
+    // Before any query: a mistake in an option should not cost the sources' answers.
     let earlier = args.against.as_deref().map(read_earlier_claims).transpose()?;
     let claims = gather_claims(args, globals)?;
     let changes = earlier.map(|earlier| reconcile::diff::diff_claims(&earlier, &claims));
@@ -67,14 +68,16 @@ pub fn run(args: &ClaimsArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// What was claimed at an earlier moment.
+/// The claims of an earlier state.
 fn read_earlier_claims(path: &Path) -> Result<Claims, CommandError> {
     let file = if path.is_dir() { path.join(file::CLAIMS) } else { path.to_owned() };
     let name = file.display().to_string();
     let text = config::read_text(&file)?;
     let wrong = |why: String| CommandError::Usage(format!("--against {name}: {why}"));
     let record: ClaimsRecord = serde_json::from_str(&text).map_err(|error| {
-        wrong(format!("{error}; expected what `fabricgate claims --json` printed, or a run folder"))
+        wrong(format!(
+            "{error}; expected the output of `fabricgate claims --json`, or a run folder"
+        ))
     })?;
     if record.format != CLAIMS_FORMAT {
         return Err(wrong(format!("format {:?}, expected {CLAIMS_FORMAT:?}", record.format)));
@@ -111,22 +114,22 @@ fn gather_claims(args: &ClaimsArgs, globals: &Globals) -> Result<Claims, Command
     wanted.gpus_per_node = args.gpus_per_node.or(wanted.gpus_per_node);
     wanted.nics_per_node = args.nics_per_node.or(wanted.nics_per_node);
     if wanted.is_empty() {
-        let text = "no source to ask: expected FILE, --from SOURCE, --config FILE, or Slurm or \
+        let text = "no source: expected FILE, --from SOURCE, --config FILE, or Slurm or \
                     Kubernetes on this machine";
         return Err(CommandError::Usage(text.to_owned()));
     }
     collect_claims::collect_claims(&wanted, config.as_ref(), &in_force.catalogue)
 }
 
-/// The exit code: contradictions close the gate, what could not be read leaves
-/// it open whether there are some.
+/// The exit code: contradictions close the gate; unread sources are inconclusive, because they may
+/// hide contradictions.
 fn exit_code(claims: &Claims) -> u8 {
     let contradicts =
         claims.disagreements.iter().any(|d| d.severity == DisagreementSeverity::Contradiction);
     let unread = claims.sources.iter().any(|source| source.unread_problem().is_some());
-    let says_nothing =
+    let is_empty =
         claims.assertions.is_empty() && claims.nodes.is_empty() && claims.domains.is_empty();
-    match (says_nothing, contradicts, unread) {
+    match (is_empty, contradicts, unread) {
         (true, _, _) => exit::ENVIRONMENT,
         (_, true, _) => exit::GATE_CLOSED,
         (_, _, true) => exit::INCONCLUSIVE,

@@ -1,7 +1,7 @@
-//! `fabricgate config`: what can be configured, and what a configuration means.
+//! `fabricgate config`: lists the configuration's keys, and checks a configuration.
 //!
-//! Says and changes nothing: keys come from the types that a file is read into,
-//! so that what is told here is what is read.
+//! Only prints. The keys come from the types that the file is parsed into, so the list matches the
+//! parser.
 
 pub mod check;
 pub mod keys;
@@ -12,7 +12,7 @@ use crate::cli::stdout;
 use crate::cli::stdout::Globals;
 use crate::{config, exit};
 
-/// Tell what can be configured, and check a configuration.
+/// List the configuration's keys, and check a configuration.
 #[derive(Debug, clap::Args)]
 pub struct ConfigArgs {
     #[command(subcommand)]
@@ -21,22 +21,24 @@ pub struct ConfigArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ConfigCommand {
-    /// Read a configuration and tell what it means; exit code 2 names line and column of a mistake.
+    /// Check a configuration and print its effective settings; with exit code 2 the message names
+    /// line and column of a mistake.
     Check {
         /// The configuration, instead of --config.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// List every key with its type, its default and what it says.
+    /// List every key with its type, its default and its meaning.
     Keys {
-        /// Only this key or section, and what is below it, such as `watch` or `launcher.kubernetes`.
+        /// Only this key or section and the keys below it, such as `watch` or
+        /// `launcher.kubernetes`.
         #[arg(value_name = "KEY")]
         below: Option<String>,
-        /// As the page docs/configuration.md.
+        /// Print the page docs/configuration.md.
         #[arg(long, conflicts_with = "json")]
         markdown: bool,
     },
-    /// Print the JSON Schema, for editors that complete and check while one writes.
+    /// Print the JSON Schema, for completion and checks in editors.
     Schema,
 }
 

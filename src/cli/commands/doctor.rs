@@ -1,5 +1,5 @@
-//! `fabricgate doctor`: what this machine, or these nodes, have and lack to run
-//! which probes, with the remedy.
+//! `fabricgate doctor`: checks which probes this machine, or these nodes, can run, and prints
+//! remedies.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -31,25 +31,24 @@ use node::doctor::{CheckupContext, LibraryPaths};
 use node::exec::self_exe;
 use readers::probe_catalog::ProbeCatalog;
 
-/// What a node gets to look at itself, besides its way to us: three questions of
-/// at most 15 s, and the end of a process that hangs.
+/// Time limit for the check-up of a node, in addition to the connect time: three queries of at most
+/// 15 s, and the end of a process that hangs.
 const CHECKUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much longer than one look may take pods live.
+/// Lifetime of the check-up's pods, in addition to its time limit.
 const EXTRA_MINUTES: u64 = 30;
 
-/// Tell what this machine has and lacks to run which probes, with the remedy.
+/// Check which probes this machine can run, and print the remedy for what is missing.
 ///
-/// Looks at driver, devices, programs, IMEX, RDMA, limits and schedulers; measures and changes
-/// nothing. Ends with 5 when something is lacking that the default profiles need, with 4 when a node
-/// cannot be looked at.
+/// Checks driver, devices, programs, IMEX, RDMA, limits and schedulers; measures and changes
+/// nothing. The exit code is 5 when something is missing that the default profiles need, and 4 when
+/// a node cannot be checked.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
-    /// Nodes or host lists to look at through the configuration's launcher; this machine where none
-    /// is given.
+    /// Nodes or host lists to check through the configuration's launcher; by default this machine.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Show also what is lacking or unknown that no default profile needs.
+    /// Show missing and unknown items that no default profile needs, too.
     #[arg(long, short)]
     all: bool,
 }
@@ -81,17 +80,16 @@ pub fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<u8> {
     })
 }
 
-/// This machine.
 fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
     let libraries = LibraryPaths {
         executable: self_exe::current_executable().map_err(|error| {
-            CommandError::Environment(format!("this program's own place: {error}"))
+            CommandError::Environment(format!("the path of this program: {error}"))
         })?,
         cuda: library_from_env("FABRICGATE_CUDA"),
         nvml: library_from_env("FABRICGATE_NVML"),
         nccl: library_from_env("FABRICGATE_NCCL"),
     };
-    let look = CheckupContext {
+    let context = CheckupContext {
         machine: clock::host_name(),
         root: PathBuf::from("/"),
         path: std::env::var("PATH").unwrap_or_default(),
@@ -99,29 +97,28 @@ fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
         default_probes: plan::AUDIT_PROBES.to_vec(),
         libraries: Some(libraries),
     };
-    Ok(crate::cli::runtime::build_runtime()?.block_on(doctor::run_checkup(&look)))
+    Ok(crate::cli::runtime::build_runtime()?.block_on(doctor::run_checkup(&context)))
 }
 
-/// The library that this variable names, as it does for our own probes.
+/// The library that this variable names, as for the native probes.
 fn library_from_env(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Nodes, each looked at by the fabricgate it has: a node that cannot be looked
-/// at is a machine of which nothing is known; whether there is one stands beside.
+/// Checks nodes with the fabricgate installed on each. A node that cannot be checked has unknown
+/// items; the flag reports whether there is one.
 fn check_nodes(
     config: Option<&Config>,
     lists: &[String],
 ) -> Result<(Vec<Checkup>, bool), CommandError> {
     let Some(config) = config else {
-        let text =
-            "looking at nodes needs a configuration that says how they are reached ([launcher])";
+        let text = "checking nodes needs a configuration with a [launcher]";
         return Err(CommandError::Usage(text.to_owned()));
     };
     if config.launcher.is_stand_in() {
         let kind = config.launcher.as_str();
         return Err(CommandError::Usage(format!(
-            "nodes of launcher {kind:?} have nothing of their own to look at"
+            "nodes of launcher {kind:?} have no hardware to check"
         )));
     }
     let mut names = Vec::new();
@@ -136,23 +133,23 @@ fn check_nodes(
         |error| CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()));
     config.launcher.check(names.len()).map_err(reached)?;
     let hold = allocate_pods(config, &names)?;
-    let here = self_exe::current_executable()
-        .map_err(|error| CommandError::Environment(format!("this program's own place: {error}")))?;
-    let here = here.display().to_string();
+    let executable = self_exe::current_executable()
+        .map_err(|error| CommandError::Environment(format!("the path of this program: {error}")))?;
+    let executable = executable.display().to_string();
     let nodes = NodeCommandRunner {
         launcher: &config.launcher,
         worker: &config.worker,
         parallel: config.parallel,
         limit: config.connect + CHECKUP_TIMEOUT,
-        allocation: hold.as_ref().map(|hold| (hold.launch_allocation(), here.as_str())),
+        allocation: hold.as_ref().map(|hold| (hold.launch_allocation(), executable.as_str())),
     };
-    let answers = crate::cli::runtime::build_runtime()?.block_on(nodes::run_on_each(
+    let results = crate::cli::runtime::build_runtime()?.block_on(nodes::run_on_each(
         &nodes,
         &names,
         &["doctor", "--json"],
         parse_checks,
     ));
-    let unreached = answers.iter().any(Result::is_err);
+    let unreached = results.iter().any(Result::is_err);
     let machine =
         |(name, answer): (&NodeName, Result<Vec<CheckupItem>, nodes::NodeCommandProblem>)| {
             let checks = answer.unwrap_or_else(|(_, why)| {
@@ -163,11 +160,10 @@ fn check_nodes(
             });
             Checkup { machine: name.to_string(), checks }
         };
-    Ok((names.iter().zip(answers).map(machine).collect(), unreached))
+    Ok((names.iter().zip(results).map(machine).collect(), unreached))
 }
 
-/// Pods on these nodes, where nodes are reached through pods: one group of nodes
-/// of which nothing is claimed.
+/// Pods on these nodes, if the launcher is Kubernetes: one domain without claims.
 fn allocate_pods(
     config: &Config,
     names: &[NodeName],
@@ -196,14 +192,14 @@ fn allocate_pods(
     )
 }
 
-/// What the doctor of a node printed.
+/// Parses the output of a node's `fabricgate doctor`.
 fn parse_checks(bytes: &[u8]) -> Result<Vec<CheckupItem>, nodes::NodeCommandProblem> {
     let document: CheckupDocument = serde_json::from_slice(bytes).map_err(|error| {
-        (SourceProblemKind::Malformed, format!("its answer cannot be read ({error})"))
+        (SourceProblemKind::Malformed, format!("its output cannot be parsed ({error})"))
     })?;
     if document.format != CHECKUP_FORMAT {
         let why =
-            format!("it answers in format {:?}, expected {CHECKUP_FORMAT:?}", document.format);
+            format!("its output has format {:?}, expected {CHECKUP_FORMAT:?}", document.format);
         return Err((SourceProblemKind::Unsupported, why));
     }
     Ok(document.machines.into_iter().flat_map(|machine| machine.checks).collect())
@@ -220,7 +216,7 @@ fn render_checkups(machines: &[Checkup], all: bool) -> String {
         let unknown =
             machine.checks.iter().any(|check| check.needed && check.state == CheckupState::Unknown);
         let verdict = match lacking {
-            0 if unknown => "cannot be looked at".to_owned(),
+            0 if unknown => "cannot be checked".to_owned(),
             0 => "has what the default probes need".to_owned(),
             1 => "lacks one thing that the default probes need".to_owned(),
             n => format!("lacks {n} things that the default probes need"),

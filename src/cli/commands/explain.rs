@@ -1,4 +1,4 @@
-//! `fabricgate explain`: from a verdict to its evidence, in words.
+//! `fabricgate explain`: the chain from a verdict to its evidence, as text.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ use model::verdict::{Finding, Outcome};
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// The run: its folder, its id, `latest`, or the reason of a drain. Or a node alone: the newest
+    /// The run: its folder, its id, `latest`, or the reason of a drain. Or only a node: the newest
     /// run that measured it.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A node, NODE:GPU, a domain, or the id of a finding. Not needed behind the reason of a drain that
-    /// names one node.
+    /// A node, NODE:GPU, a domain, or the id of a finding. Not needed after the reason of a drain
+    /// that names one node.
     #[arg(value_name = "LOCUS")]
     locus: Option<String>,
 }
@@ -33,31 +33,31 @@ pub struct ExplainArgs {
 /// The format of `explain --json`.
 pub(crate) const EXPLAIN_FORMAT: &str = "fabricgate.explain/1";
 
-/// One explanation.
+/// The result of `explain --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExplainDocument<'a> {
     /// `fabricgate.explain/1`.
     format: &'static str,
-    /// The run it is taken from.
+    /// The run that contains the evidence.
     run: &'a str,
-    /// It measured a simulated fabric: no hardware was measured.
+    /// Whether the run measured a simulated fabric: no hardware was measured.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     simulated: bool,
-    /// What was asked for.
+    /// The requested locus.
     locus: &'a str,
-    /// The chain in words, line by line.
+    /// The chain, line by line.
     text: Vec<&'a str>,
 }
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs, globals: &Globals) -> anyhow::Result<u8> {
-    let (folder, asked) = resolve_target(args, globals.config.as_deref())?;
+    let (folder, target) = resolve_target(args, globals.config.as_deref())?;
     let stored = stored_run::open_run(&folder)?;
     let results = stored.results().map_err(stored_run::record_error)?;
-    let taken =
+    let dates =
         results.into_iter().filter_map(|r| Some((r.stdout?, (r.started, r.stage)))).collect();
-    let run = with_dates(stored_run::read_run(&stored)?, &taken);
-    let locus = match asked {
+    let run = with_dates(stored_run::read_run(&stored)?, &dates);
+    let locus = match target {
         ExplainTarget::Locus(locus) => locus,
         ExplainTarget::Class(class) => node_with_class(&run, &class)?,
         ExplainTarget::Nothing => return Err(missing_locus(&run).into()),
@@ -84,17 +84,17 @@ pub fn run(args: &ExplainArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// What of a run is to be explained.
+/// The part of a run to explain.
 enum ExplainTarget {
-    /// What was named.
+    /// This locus.
     Locus(String),
     /// The node that a reason with this class drained.
     Class(String),
-    /// Nothing was named.
+    /// No locus was given.
     Nothing,
 }
 
-/// The run that is meant, and what of it.
+/// The requested run, and its part.
 fn resolve_target(
     args: &ExplainArgs,
     config: Option<&Path>,
@@ -124,11 +124,11 @@ fn node_with_class(run: &Run, class: &str) -> Result<String, CommandError> {
     match nodes.iter().collect::<Vec<_>>().as_slice() {
         [one] => Ok((**one).to_owned()),
         [] => Err(CommandError::Usage(format!(
-            "run {} found nothing of class {class} about a node; expected LOCUS behind the reason",
+            "run {} found nothing of class {class} about a node; expected LOCUS after the reason",
             run.info.id
         ))),
         several => Err(CommandError::Usage(format!(
-            "run {} found {class} about {} nodes; expected one of them behind the reason: {}",
+            "run {} found {class} about {} nodes; expected one of them after the reason: {}",
             run.info.id,
             several.len(),
             fold_nodes(&nodes)
@@ -136,14 +136,14 @@ fn node_with_class(run: &Run, class: &str) -> Result<String, CommandError> {
     }
 }
 
-/// That LOCUS is missing, and what it may be.
+/// The error for a missing LOCUS, with the possible ones.
 fn missing_locus(run: &Run) -> CommandError {
     let nodes = blamed_nodes(run, |f| Outcome::Unknown < f.outcome);
     let what = match nodes.is_empty() {
         true => "it found nothing about a node".to_owned(),
         false => format!("it found something about {}", fold_nodes(&nodes)),
     };
-    CommandError::Usage(format!("LOCUS is missing behind run {}: {what}", run.info.id))
+    CommandError::Usage(format!("LOCUS is missing after run {}: {what}", run.info.id))
 }
 
 /// Nodes that these findings are about.
@@ -152,7 +152,7 @@ fn blamed_nodes(run: &Run, is_meant: impl Fn(&&Finding) -> bool) -> BTreeSet<&st
     findings.filter_map(|f| f.locus.node.as_ref()).map(NodeName::as_str).collect()
 }
 
-/// As a list of hosts.
+/// Formats nodes as a host list.
 fn fold_nodes(nodes: &BTreeSet<&str>) -> String {
     hostlist::fold(nodes.iter().copied())
 }

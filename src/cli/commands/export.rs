@@ -1,7 +1,7 @@
-//! `fabricgate export`: the verified map of a stored run in another system's words.
+//! `fabricgate export`: the verified map of a stored run in the format of another system.
 //!
-//! Opens the run, reads what options name, and writes files. What is written,
-//! `export` says.
+//! Opens the run, reads the files that options name, and writes files; the module `export` renders
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,10 +31,10 @@ pub struct ExportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The system it is written for.
+    /// The system to write for.
     #[arg(long, value_name = "TARGET")]
     to: String,
-    /// Write to this file instead of standard output; a folder where there are several.
+    /// Write to this file instead of standard output, or to this folder if there are several files.
     #[arg(long, value_name = "FILE|DIR")]
     output: Option<PathBuf>,
     /// Only these nodes, as a host list.
@@ -43,31 +43,32 @@ pub struct ExportArgs {
     /// Only this domain, by its name in the map.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// The cluster's devices: what `kubectl get resourceslices -o json` writes.
+    /// The cluster's devices: the output of `kubectl get resourceslices -o json`.
     #[arg(long, value_name = "FILE")]
     slices: Option<PathBuf>,
     /// The effect of rules about single GPUs; None changes nothing.
     #[arg(long, value_name = "EFFECT", value_parser = ["None", "NoSchedule"])]
     effect: Option<String>,
-    /// HAMi's own scores to compare with: what `kubectl get nodes -o json` writes.
+    /// HAMi's own scores to compare with: the output of `kubectl get nodes -o json`.
     #[arg(long, value_name = "FILE")]
     hami: Option<PathBuf>,
-    /// Which of a target's forms.
+    /// One of the target's output forms.
     #[arg(long, value_name = "FORM")]
     form: Option<String>,
-    /// Change this file of the other system instead of writing one anew.
+    /// Update this file of the other system instead of writing a new one.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Where degraded and failed nodes go in a topology; they are kept where none is named.
+    /// Where degraded and failed nodes go in a topology; by default they stay.
     #[arg(long, value_enum, value_name = "WHERE")]
     degraded: Option<DegradedArg>,
-    /// The base block size of a topology; otherwise the largest block that Slurm takes with these.
+    /// The base block size of a topology; by default the largest that Slurm accepts for these
+    /// blocks.
     #[arg(long, value_name = "N")]
     block_size: Option<u32>,
     /// The name of the topology in topology.yaml.
     #[arg(long, value_name = "NAME")]
     topology: Option<String>,
-    /// Whether a filter advises or refuses what no measured domain can hold.
+    /// Whether a filter advises users about jobs that no measured domain can hold, or refuses them.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<FilterModeArg>,
     /// Tensor-parallel ranks of the job.
@@ -76,76 +77,77 @@ pub struct ExportArgs {
     /// Pipeline-parallel stages of the job.
     #[arg(long, value_name = "N")]
     pp: Option<u32>,
-    /// GPUs that the job uses on each node; otherwise all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
+    /// GPUs that the job uses on each node; by default all.
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     #[command(flatten)]
     trust: MapTrustArgs,
 }
 
-/// Where degraded nodes go, as it is asked for.
+/// The --degraded option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum DegradedArg {
-    /// They stay in their block.
+    /// Keep them in their block.
     Keep,
-    /// They are a block of their own.
+    /// Put them into a separate block.
     OwnBlock,
-    /// They are in no block.
+    /// Leave them out of all blocks.
     LeaveOut,
 }
 
-/// What a filter does, as it is asked for.
+/// The --mode option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum FilterModeArg {
-    /// It tells users, and lets everything pass.
+    /// Advise users, and let every job pass.
     Advise,
-    /// It refuses what cannot be.
+    /// Refuse jobs that no measured domain can hold.
     Enforce,
 }
 
-/// What else a run may be beside complete and measured on hardware.
+/// Runs to accept in addition to complete runs on hardware.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct MapTrustArgs {
-    /// Take a run that did not come to its end: what it did not get to is unknown.
+    /// Accept an interrupted run: what it did not reach is unknown.
     #[arg(long)]
     even_if_partial: bool,
-    /// Take a run of simulated hardware; what is written says so.
+    /// Accept a run of simulated hardware; the output is marked as simulated.
     #[arg(long)]
     even_if_simulated: bool,
 }
 
-/// The answer as JSON.
+/// The result of `export --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExportDocument<'a> {
     /// `fabricgate.export/1`.
     format: &'static str,
-    /// What was exported to.
+    /// The system that the files are for.
     target: &'static str,
-    /// The run it came from.
+    /// The run that was exported.
     run: &'a MapOrigin,
-    /// What must be known before it is used.
+    /// Notes to read before using the files.
     remarks: &'a [String],
     /// The files.
     files: Vec<ExportDocumentFile<'a>>,
 }
 
-/// A file of the answer.
+/// An exported file.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ExportDocumentFile<'a> {
-    /// Its name.
+    /// Name of the file.
     name: &'a str,
-    /// What it holds; absent where it was written to `path`.
+    /// Content of the file; absent if it was written to `path`.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<std::borrow::Cow<'a, str>>,
-    /// Where it was written to.
+    /// Path of the written file.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
 }
 
-/// The format of the answer as JSON.
+/// The format of `export --json`.
 pub(crate) const EXPORT_FORMAT: &str = "fabricgate.export/1";
 
-/// The targets, for people who ask for help.
+/// The list of targets, for the help text.
 fn targets_help() -> String {
     let width = TARGETS.iter().map(|target| target.name.len()).max().unwrap_or(0);
     let mut text = "Targets:\n".to_owned();
@@ -160,8 +162,8 @@ fn targets_help() -> String {
     text
 }
 
-/// Runs the command. Writing a map is no verdict: the exit code says only whether it
-/// could be written.
+/// Runs the command. Exporting is not a verdict: the exit code reports only whether the map could
+/// be written.
 pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
     let Some(target) = find_target(&args.to) else {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
@@ -181,11 +183,11 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
         map.partitions = read_partition_topologies(globals)?;
     }
     let export = (target.write)(&map, &options)
-        .map_err(|refused| CommandError::Usage(format!("export to {}: {refused}", target.name)))?;
+        .map_err(|error| CommandError::Usage(format!("export to {}: {error}", target.name)))?;
     for remark in &export.remarks {
         stdout::note(&engine::report::plain_text::to_plain(remark));
     }
-    // Standard output is where it goes without the option.
+    // `-` stands for standard output, the default.
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
     let written = match output {
         Some(output) => write_files(output, &export)?,
@@ -196,7 +198,7 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
     } else if output.is_none() {
         if let [file, more, ..] = export.files.as_slice() {
             stdout::note(&format!(
-                "only {} is shown; --output DIR writes {} and others too",
+                "only {} is printed; --output DIR writes {} and the other files too",
                 file.name, more.name
             ));
         }
@@ -207,20 +209,22 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// The map of a stored run; refused where the run is not what a map is trusted for.
+/// The map of a stored run; an error if the run is partial or simulated and not accepted as such.
 pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap, CommandError> {
     let stored = stored_run::open_run_quietly(path)?;
     let is_complete = stored.record.state == RunState::Complete;
     let is_simulated = stored.record.info.simulated;
-    let shown = path.display();
+    let run_name = path.display();
     if !is_complete && !trust.even_if_partial {
         return Err(CommandError::Usage(format!(
-            "{shown}: this run did not come to its end; --resume finishes it, --even-if-partial takes it as it is"
+            "{run_name}: this run was interrupted; --resume finishes it, --even-if-partial \
+             accepts it as it is"
         )));
     }
     if is_simulated && !trust.even_if_simulated {
         return Err(CommandError::Usage(format!(
-            "{shown}: no hardware was measured in this run; --even-if-simulated takes it, and what is written says so"
+            "{run_name}: this run measured no hardware; --even-if-simulated accepts it and marks \
+             the output as simulated"
         )));
     }
     let run = stored_run::read_run(&stored)?;
@@ -237,17 +241,17 @@ pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap
     }))
 }
 
-/// The topologies that Slurm's partitions name now, where a configuration says whom to ask
-/// and it answers.
+/// The topologies of Slurm's partitions, if a configuration names a Slurm controller and it
+/// answers.
 fn read_partition_topologies(
     globals: &Globals,
 ) -> Result<Option<BTreeMap<String, String>>, CommandError> {
     let Some(path) = &globals.config else { return Ok(None) };
     let config = config::open(Some(path))?;
     let Some(slurm) = collect_claims::slurm_controller(&config) else { return Ok(None) };
-    let said = crate::cli::runtime::build_runtime()?.block_on(slurm::fetch_claims(&slurm));
-    let told = said.into_iter().find(|it| it.source.kind == SourceKind::SlurmPartitions);
-    Ok(told.filter(|it| it.problems.is_empty()).map(|it| {
+    let reports = crate::cli::runtime::build_runtime()?.block_on(slurm::fetch_claims(&slurm));
+    let partitions = reports.into_iter().find(|it| it.source.kind == SourceKind::SlurmPartitions);
+    Ok(partitions.filter(|it| it.problems.is_empty()).map(|it| {
         let named = it.settings.into_iter().filter_map(|(key, topology)| {
             Some((partition_of_topology(&key)?.to_owned(), topology))
         });
@@ -255,8 +259,8 @@ fn read_partition_topologies(
     }))
 }
 
-/// The options of this target; one that it does not read is refused, since it would
-/// change nothing.
+/// The options of this target; an option that the target does not read is an error, because it
+/// would have no effect.
 fn build_options(args: &ExportArgs, target: &ExportTarget) -> Result<ExportOptions, CommandError> {
     let given = [
         ("nodes", args.nodes.is_some()),
@@ -274,8 +278,8 @@ fn build_options(args: &ExportArgs, target: &ExportTarget) -> Result<ExportOptio
         ("pp", args.pp.is_some()),
         ("gpus-per-node", args.gpus_per_node.is_some()),
     ];
-    let strange = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
-    if let Some((name, _)) = strange {
+    let unread = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
+    if let Some((name, _)) = unread {
         return Err(CommandError::Usage(format!(
             "--{name}: export to {} does not read it",
             target.name
@@ -316,8 +320,8 @@ fn parse_nodes(list: &str) -> Result<BTreeSet<NodeName>, CommandError> {
     Ok(names.into_iter().map(NodeName::from).collect())
 }
 
-/// Writes the files: one to the path itself, several into the folder of that name.
-/// A path that is a folder takes one file by its own name.
+/// Writes one file to the path itself, or several files into a folder of that name. If the path is
+/// a folder, a single file goes into it under its own name.
 fn write_files(output: &Path, export: &ExportOutput) -> Result<Vec<PathBuf>, CommandError> {
     let is_folder = output.is_dir() || 1 < export.files.len();
     if is_folder {

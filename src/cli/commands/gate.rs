@@ -1,6 +1,5 @@
-//! `fabricgate gate`: how the gate stands and what happened, and what only a person
-//! may do to it: pause it, put a tripped breaker back, conclude what a crash left open,
-//! forget a node, adopt a drain.
+//! `fabricgate gate`: the state and the log of the gate, and the operator's commands: pause, reset
+//! a tripped breaker, conclude actions that a crash left open, forget a node, adopt a drain.
 
 pub mod operator;
 pub mod pause;
@@ -32,7 +31,7 @@ use model::journal::{ClockStamp, JournalEvent};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::time_format::format_rfc3339;
 
-/// How the gate stands, and what only a person can tell it.
+/// Show the state of the gate, and run the operator's commands on it.
 #[derive(Debug, clap::Args)]
 pub struct GateArgs {
     #[command(subcommand)]
@@ -41,70 +40,71 @@ pub struct GateArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum GateCommand {
-    /// The nodes that we drained as the scheduler shows them now, what differs from our record
-    /// first; what is spent, held and open.
+    /// Show the nodes that fabricgate drained with their state in the scheduler, first those that
+    /// differ from the journal; then spent budgets, held nodes and open actions.
     Status,
-    /// What happened, from the journal, one line per event.
+    /// Show the events in the journal, one per line.
     Log {
-        /// How far back: a number and s, m, h or d.
+        /// How far back: a number with s, m, h or d.
         #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = pause::parse_span)]
         since: u64,
-        /// Only what is about this node.
+        /// Only events of this node.
         #[arg(value_name = "NODE")]
         node: Option<String>,
     },
-    /// For a while, drain and mark nothing and measure nothing: maintenance of the site. What is
-    /// drained stays so, and a run that passed gives nodes back.
+    /// Suspend drains, marks and measurements for a while, such as for site maintenance. Drained
+    /// nodes stay drained, and a run that passes still returns nodes.
     Pause {
-        /// For how long: a number and s, m, h or d; 30d at most.
+        /// For how long: a number with s, m, h or d; at most 30d.
         #[arg(long = "for", value_name = "SPAN", value_parser = pause::parse_pause)]
         lasts: u64,
-        /// Why; it is kept in the journal and told wherever it matters.
+        /// Reason; the journal keeps it, and refusals quote it.
         #[arg(long, value_name = "TEXT")]
         why: String,
     },
-    /// End a pause before its time.
+    /// End a pause early.
     Resume {
-        /// Why; it is kept in the journal.
+        /// Reason; the journal keeps it.
         #[arg(long, value_name = "TEXT")]
         why: Option<String>,
     },
-    /// Put a tripped breaker back: drains and relabels are proposed again.
+    /// Reset a tripped breaker: fabricgate proposes drains and relabels again.
     Reset {
-        /// Why it is safe now; it is kept in the journal.
+        /// Why it is safe now; the journal keeps it.
         #[arg(long, value_name = "TEXT")]
         why: String,
     },
     /// Conclude what a crash left open: actions, reservations, jobs, pods.
     ///
-    /// Drains that the controller lost are made again. The exit code is 6 as long as
-    /// something of ours may be left.
+    /// Repeats drains that the controller lost. The exit code is 6 while something that fabricgate
+    /// created may remain.
     Recover {
-        /// A machine whose processes are gone for good: what they held is ended.
+        /// A machine whose processes will not return: what they held is released.
         #[arg(long, value_name = "HOST", requires = "why")]
         gone: Option<String>,
-        /// How that is known; it is kept in the journal.
+        /// How the operator knows; the journal keeps it.
         #[arg(long, value_name = "TEXT", requires = "gone")]
         why: Option<String>,
     },
-    /// Count a node no more that the scheduler does not know any longer.
+    /// Stop counting a node that the scheduler no longer lists.
     Forget(operator::OperatorArgs),
-    /// Take a drain over that is of our form and not in this journal.
+    /// Take over a drain that has fabricgate's reason format but is not in this journal.
     ///
-    /// After a lost or restored state folder, or from another gate that is no more. From
-    /// then on it is ours: measured by `recertify`, and given back when it passes.
+    /// Use it after the state folder was lost or restored, or for another gate that was removed.
+    /// From then on fabricgate owns the drain: `recertify` measures the node and returns it when it
+    /// passes.
     Adopt(operator::OperatorArgs),
 }
 
 /// The format of `gate recover --json`.
 pub(crate) const RECOVERED_FORMAT: &str = "fabricgate.recovered/1";
 
-/// What became of what an earlier turn left open.
+/// The results of the actions that an earlier turn left open.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RecoveredDocument<'a> {
     /// `fabricgate.recovered/1`.
     format: &'static str,
-    /// Each, with what it is now.
+    /// Each action, with its result.
     records: &'a [ActionRecord],
 }
 
@@ -119,7 +119,7 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
             let event =
                 pause::pause_event(operator::operator_name(), operator::check_reason(why)?, *lasts);
             open_journal(gate)?.append(event).map_err(journal_error)?;
-            note("the gate is paused: nothing is drained or measured; what runs now goes on");
+            note("the gate is paused: nothing is drained or measured; current runs continue");
             print_status_document(&config, gate, globals)
         }
         GateCommand::Resume { why } => {
@@ -143,15 +143,15 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
             } else {
                 let by = operator::operator_name();
                 journal.append(JournalEvent::Reset { by, why }).map_err(journal_error)?;
-                note("the breaker is put back");
+                note("the breaker is reset");
             }
             drop(journal);
             print_status_document(&config, gate, globals)
         }
-        GateCommand::Forget(told) => Ok(operator::forget_node(gate, told)?),
-        GateCommand::Adopt(told) => {
+        GateCommand::Forget(args) => Ok(operator::forget_node(gate, args)?),
+        GateCommand::Adopt(args) => {
             let fleet = collect_fleet(&config).ok();
-            Ok(operator::adopt_drain(&config, gate, fleet.as_ref(), told)?)
+            Ok(operator::adopt_drain(&config, gate, fleet.as_ref(), args)?)
         }
         GateCommand::Recover { gone, why } => {
             let gone = gone.as_deref().zip(why.as_deref());
@@ -169,41 +169,40 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
                 stdout::write_text(&format!("{}: {}\n", record.node, record.detail))?;
             }
             if !are_gone {
-                note("something that an earlier run made may still be there: see above");
+                note("something that an earlier run created may still exist: see above");
             }
             Ok(if is_open || !are_gone { exit::ACTION_REFUSED } else { exit::PASS })
         }
     }
 }
 
-/// Shows how the gate stands.
+/// Prints the state of the gate.
 fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow::Result<u8> {
     let ledger = journal::read_state(&gate.folder).map_err(journal_error)?;
     if ledger.lines == 0 {
         let path = gate.folder.join(journal::JOURNAL_FILE);
         note(&format!(
-            "there is no journal yet: {}; where there should be one, see whether its folder is \
-             mounted",
+            "there is no journal yet: {}; if one is expected, check that its folder is mounted",
             path.display()
         ));
     }
-    let (live, unasked) = match read_live_nodes(gate)? {
+    let (live, unread) = match read_live_nodes(gate)? {
         Ok(live) => (Some(live), None),
         Err(why) => (None, Some(why)),
     };
     let now = clock::now();
     let rows = drain_overview::build_rows(&ledger, live.as_ref(), &config.policy, &now);
-    let shown = GateLiveView { nodes: &rows, unasked: unasked.as_deref(), live: live.as_ref() };
+    let view = GateLiveView { nodes: &rows, unasked: unread.as_deref(), live: live.as_ref() };
     if globals.json {
         let left = remaining_budgets(config, &ledger, live.as_ref(), &now);
-        stdout::write_json(&report::gate::build_document(&ledger, &now, shown, left.as_deref()))?;
+        stdout::write_json(&report::gate::build_document(&ledger, &now, view, left.as_deref()))?;
         return Ok(exit::PASS);
     }
-    stdout::write_text(&report::gate::render(&ledger, &now, shown))?;
+    stdout::write_text(&report::gate::render(&ledger, &now, view))?;
     if let Some(live) = &live {
         stdout::write_text(&operator::list_unrecorded_drains(live, &ledger))?;
-        for told in live.nodes.values().filter_map(device::left_out) {
-            stdout::write_text(&format!("{told}\n"))?;
+        for line in live.nodes.values().filter_map(device::left_out) {
+            stdout::write_text(&format!("{line}\n"))?;
         }
     }
     for budget in remaining_budgets(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
@@ -212,7 +211,7 @@ fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow:
     Ok(exit::PASS)
 }
 
-/// What happened since then.
+/// Prints the events since `since_s` seconds ago.
 fn show_log(
     gate: &GateConfig,
     since_s: u64,
@@ -238,14 +237,14 @@ fn show_log(
     Ok(exit::PASS)
 }
 
-/// How the scheduler shows all nodes now, or why it could not be asked.
+/// The scheduler's current state of all nodes, or why it could not be queried.
 fn read_live_nodes(gate: &GateConfig) -> Result<Result<SchedulerSnapshot, String>, CommandError> {
     let scheduler = gate_apply::scheduler_for(gate);
     let live = crate::cli::runtime::build_runtime()?.block_on(scheduler.read_nodes(&[]));
     Ok(live.map_err(|error| format!("{}: {error}", scheduler.name())))
 }
 
-/// Programs are told how it stands now; a person was told what was done.
+/// With --json prints the new state; in text mode the command has already printed its result.
 fn print_status_document(
     config: &Config,
     gate: &GateConfig,
@@ -259,8 +258,7 @@ fn collect_fleet(config: &Config) -> Result<Claims, CommandError> {
         .and_then(|in_force| config.collect_measurable_claims(&in_force.catalogue))
 }
 
-/// What is left of the budgets, where somebody says how large the fleet is: they
-/// are shares of it.
+/// The remaining budgets; `None` without a known fleet size, because they are shares of it.
 fn remaining_budgets(
     config: &Config,
     ledger: &JournalState,
@@ -270,13 +268,13 @@ fn remaining_budgets(
     match collect_fleet(config) {
         Ok(fleet) => Some(budget::describe_remaining(ledger, live, &fleet, &config.policy, now)),
         Err(error) => {
-            note(&format!("what is left of the budgets is not known: {error}"));
+            note(&format!("the remaining budgets are not known: {error}"));
             None
         }
     }
 }
 
-/// Takes the next turn, and tells what the journal noticed about itself.
+/// Opens the journal for writing and prints the problems it found in itself.
 fn open_journal(gate: &GateConfig) -> Result<Journal, CommandError> {
     let journal = Journal::open(&gate.folder).map_err(journal_error)?;
     for text in journal.notes() {
@@ -285,9 +283,8 @@ fn open_journal(gate: &GateConfig) -> Result<Journal, CommandError> {
     Ok(journal)
 }
 
-/// Concludes what is open, after what was held is free, and makes drains again that the
-/// controller lost. What was concluded, and whether nothing is left of what earlier runs
-/// had made.
+/// Concludes open actions after cleaning up what earlier runs held, and repeats drains that the
+/// controller lost. Returns the concluded actions, and whether nothing of earlier runs remains.
 fn recover_open_actions(
     config: &Config,
     gate: &GateConfig,
@@ -349,14 +346,17 @@ fn recover_open_actions(
             }
             Err(error) => {
                 are_gone = false;
-                note(&format!("how nodes stand is not known: {}: {error}", scheduler.name()));
+                note(&format!(
+                    "the state of the nodes is not known: {}: {error}",
+                    scheduler.name()
+                ));
             }
         }
         Ok((records, are_gone))
     })
 }
 
-/// What all that is carried out here has in common.
+/// What the recovery steps have in common.
 struct RecoveryContext<'a> {
     config: &'a Config,
     gate: &'a GateConfig,

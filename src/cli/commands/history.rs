@@ -1,8 +1,8 @@
-//! `fabricgate history`: what runs showed over time, where parts left what is usual
-//! for them, and what changed at the same time.
+//! `fabricgate history`: results of runs over time, departures from the usual level, and changes at
+//! the same time.
 //!
-//! The index is brought up to date from the run folders first. What is usual and
-//! what rings, `judge::drift` says; pages, tables and pictures are `report`'s.
+//! Updates the index from the run folders first. `judge::drift` computes the usual level and the
+//! alarms; `report` renders pages, tables and plots.
 
 pub mod prune;
 
@@ -26,12 +26,11 @@ use model::id::{DomainName, NodeName};
 use model::trend::{FabricPartKind, HISTORY_FORMAT, HistoryDocument, NodeHistory, Trend};
 use model::{hostlist, time_format};
 
-/// Show what runs measured over time, and where it left what is usual.
+/// Show measurements over time, and where they left the usual level.
 ///
-/// Without options: every node and domain. The index is brought up to date from the run folders first,
-/// and made again from them where it is damaged. An alarm is a remark: nothing is done about a node
-/// because of one.
-/// Ends with 0 whatever it shows, with 2 when a newer fabricgate wrote the index, with 5 when it cannot
+/// Without options: every node and domain. First updates the index from the run folders, and
+/// rebuilds it if it is damaged. An alarm is a remark: the gate does not act on it. The exit code
+/// is 0 whatever the result, 2 when a newer fabricgate wrote the index, and 5 when the index cannot
 /// be read or written.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -47,37 +46,37 @@ pub struct HistoryArgs {
     /// Only these domains.
     #[arg(long, value_name = "NAME")]
     domain: Vec<String>,
-    /// The GPUs of the nodes, each by itself; of one index where N is given.
+    /// The GPUs of the nodes, one series each; with N only the GPU of that index.
     #[arg(long, value_name = "N", num_args = 0..=1)]
     gpu: Option<Option<u32>>,
-    /// The paths of the nodes, each by itself; only those to PEER (`node:gpu` or `node`) where given.
+    /// The paths of the nodes, one series each; with PEER (`node:gpu` or `node`) only those to it.
     #[arg(long, value_name = "PEER", num_args = 0..=1)]
     link: Option<Option<String>>,
-    /// The ends of rails of the nodes; of one rail where given.
+    /// The rail ports of the nodes; with RAIL only those of that rail.
     #[arg(long, value_name = "RAIL", num_args = 0..=1)]
     rail: Option<Option<String>>,
     /// Only this test.
     #[arg(long, value_name = "NAME")]
     test: Option<String>,
-    /// Only runs from then on: a date (2026-11-01), a time in RFC 3339, or so long ago (30d, 12h). What
-    /// is usual is told from all runs.
+    /// Only runs from then on: a date (2026-11-01), a time in RFC 3339, or an age (30d, 12h). The
+    /// usual level is computed from all runs.
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Write every point of what is shown into this file.
+    /// Write every selected point into this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw what is shown into this SVG file, a panel for each series, 24 at most.
+    /// Plot the selection into this SVG file, one panel for each series, at most 24.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Make the index anew from the run folders first.
+    /// Rebuild the index from the run folders first.
     #[arg(long)]
     rebuild: bool,
-    /// Thin out old points first, as [history] says.
+    /// Thin out old points first, according to [history].
     #[arg(long)]
     compact: bool,
 }
 
-/// Where runs and their index are.
+/// The folder of the runs and their index.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct HistoryLocationArgs {
@@ -127,9 +126,9 @@ pub fn run(args: &HistoryArgs, globals: &Globals) -> anyhow::Result<u8> {
         let text = format!("no run measured {}", args.nodes.join(", "));
         return Err(CommandError::Usage(text).into());
     }
-    let strange = find_unmeasured(&selection, &document);
-    if !strange.is_empty() {
-        document.notes.push(format!("no run measured {}", strange.join(", ")));
+    let unmeasured = find_unmeasured(&selection, &document);
+    if !unmeasured.is_empty() {
+        document.notes.push(format!("no run measured {}", unmeasured.join(", ")));
     }
     if let Some(output) = table {
         output.write(&trend::render_csv(&document))?;
@@ -146,24 +145,24 @@ pub fn run(args: &HistoryArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// What is shown where nobody asks for a kind of part.
+/// The kinds of parts that are selected by default.
 fn default_part_kinds() -> BTreeSet<FabricPartKind> {
     [FabricPartKind::Node, FabricPartKind::Domain].into()
 }
 
 fn parse_selection(args: &HistoryArgs) -> Result<SeriesSelection, CommandError> {
     let mut kinds = BTreeSet::new();
-    let asked = [
+    let requested = [
         (args.gpu.is_some(), FabricPartKind::Gpu),
         (args.link.is_some(), FabricPartKind::Link),
         (args.rail.is_some(), FabricPartKind::Rail),
     ];
-    kinds.extend(asked.into_iter().filter(|(asked, _)| *asked).map(|(_, kind)| kind));
+    kinds.extend(requested.into_iter().filter(|(is_given, _)| *is_given).map(|(_, kind)| kind));
     if kinds.is_empty() {
         kinds = default_part_kinds();
     }
     if args.link.is_some() && args.nodes.is_empty() {
-        let text = "--link without a node: a rack has thousands of paths, expected NODE";
+        let text = "--link: expected NODE as well, because a rack has thousands of paths";
         return Err(CommandError::Usage(text.to_owned()));
     }
     let mut nodes = BTreeSet::new();
@@ -184,7 +183,7 @@ fn parse_selection(args: &HistoryArgs) -> Result<SeriesSelection, CommandError> 
     })
 }
 
-/// Everything that is shown, with what is usual and what rang.
+/// The selected series, with their usual levels and alarms.
 fn build_document(
     history: &RunHistory,
     selection: &SeriesSelection,
@@ -222,17 +221,17 @@ fn build_document(
     })
 }
 
-/// The nodes and domains that were asked for and are in no run: passed over in silence,
-/// a mistyped name would look like one that is well.
+/// The requested nodes and domains that no run measured: without a note, a mistyped name would seem
+/// healthy.
 fn find_unmeasured(selection: &SeriesSelection, document: &HistoryDocument) -> Vec<String> {
     let nodes: BTreeSet<&NodeName> = document.nodes.iter().map(|it| &it.node).collect();
     let of_nodes = document.nodes.iter().filter_map(|it| it.domain.as_ref());
     let of_parts = document.trends.iter().filter_map(|it| it.part.domain.as_ref());
     let domains: BTreeSet<&DomainName> = of_nodes.chain(of_parts).collect();
-    let strange = selection.nodes.iter().filter(|it| !nodes.contains(it));
-    let strange: Vec<&str> = strange.map(NodeName::as_str).collect();
+    let unmeasured = selection.nodes.iter().filter(|it| !nodes.contains(it));
+    let unmeasured: Vec<&str> = unmeasured.map(NodeName::as_str).collect();
     let mut names: Vec<String> =
-        if strange.is_empty() { Vec::new() } else { vec![hostlist::fold(strange)] };
+        if unmeasured.is_empty() { Vec::new() } else { vec![hostlist::fold(unmeasured)] };
     let unknown = selection.domains.iter().filter(|it| !domains.contains(it));
     names.extend(unknown.map(|it| format!("domain {it}")));
     names
@@ -252,7 +251,7 @@ fn to_node_history(node: history::NodeRunSummary) -> NodeHistory {
     }
 }
 
-/// Leaves out what was before.
+/// Drops everything before `since`.
 fn cut_before(trend: &mut Trend, since: i64) {
     let from = time_format::format_rfc3339(since);
     trend.points.retain(|point| since <= point.at_unix);
@@ -260,7 +259,7 @@ fn cut_before(trend: &mut Trend, since: i64) {
     trend.changes.retain(|changed| from <= changed.at);
 }
 
-/// When: a date, a time, or so long before now.
+/// Parses a date, a time, or an age before `now`.
 fn parse_since(text: &str, now: i64) -> Result<i64, CommandError> {
     let ago = |text: &str, unit: char, seconds: i64| {
         let count: i64 = text.strip_suffix(unit)?.parse().ok().filter(|count| 0 <= *count)?;
@@ -274,13 +273,13 @@ fn parse_since(text: &str, now: i64) -> Result<i64, CommandError> {
         .or_else(midnight);
     found.ok_or_else(|| {
         CommandError::Usage(format!(
-            "--since {text:?}: expected a date (2026-11-01), a time (2026-11-01T06:00:00Z), or how \
-             long ago (30d, 12h)"
+            "--since {text:?}: expected a date (2026-11-01), a time (2026-11-01T06:00:00Z), or an \
+             age (30d, 12h)"
         ))
     })
 }
 
-/// Where everything is.
+/// The resolved paths and settings.
 pub(crate) struct HistoryLocation {
     pub(crate) runs: PathBuf,
     pub(crate) file: PathBuf,
@@ -289,44 +288,45 @@ pub(crate) struct HistoryLocation {
 }
 
 impl HistoryLocationArgs {
-    /// As the command line says, and the configuration where it does not.
+    /// Combines the command line with the configuration as the default.
     pub(crate) fn resolve(&self, globals: &Globals) -> Result<HistoryLocation, CommandError> {
         let config = match globals.config.as_deref() {
             Some(path) => Some(config::open(Some(path))?),
             None => None,
         };
-        let usual = config.as_ref().map_or_else(|| PathBuf::from("runs"), |c| c.run_dir.clone());
-        let runs = self.run_dir.clone().unwrap_or(usual);
-        let keeping = config.as_ref().map(|config| config.history.clone()).unwrap_or_default();
-        let file = self.file.clone().unwrap_or_else(|| keeping.path_for(&runs));
+        let default_runs =
+            config.as_ref().map_or_else(|| PathBuf::from("runs"), |c| c.run_dir.clone());
+        let runs = self.run_dir.clone().unwrap_or(default_runs);
+        let settings = config.as_ref().map(|config| config.history.clone()).unwrap_or_default();
+        let file = self.file.clone().unwrap_or_else(|| settings.path_for(&runs));
         let gate = config.and_then(|config| config.gate).map(|gate| gate.folder);
-        Ok(HistoryLocation { runs, file, history: keeping, gate })
+        Ok(HistoryLocation { runs, file, history: settings, gate })
     }
 }
 
 impl HistoryLocation {
-    /// The index, up to date: as far as runs can be read and it can be written.
-    /// One that is damaged is set aside and made again.
+    /// Opens the index and updates it, as far as runs can be read and the index can be written. A
+    /// damaged index is set aside and rebuilt.
     pub(crate) fn open(
         &self,
-        anew: bool,
+        rebuild: bool,
         notes: &mut Vec<String>,
     ) -> Result<RunHistory, CommandError> {
         if !self.runs.is_dir() && !self.file.exists() {
             let (runs, file) = (self.runs.display(), self.file.display());
             return Err(CommandError::Environment(format!(
-                "there are no run folders at {runs} and no history at {file}: expected --run-dir DIR, \
-                 --file FILE, or a configuration"
+                "no run folders at {runs} and no history at {file}: expected --run-dir DIR, --file \
+                 FILE, or a configuration"
             )));
         }
         let opened = RunHistory::open(&self.file).and_then(|mut history| {
             if let Some((was, is)) = history.upgraded_versions() {
                 notes.push(format!(
-                    "it was of version {was} and is of version {is} now: runs are read again where \
-                     their folders are still there, the others are kept as they were"
+                    "it was upgraded from version {was} to {is}: runs are read again if \
+                     their folders still exist, the others are kept unchanged"
                 ));
             }
-            let rebuilt = match anew {
+            let rebuilt = match rebuild {
                 true => history.rebuild(&self.runs)?,
                 false => history.add_new_runs(&self.runs)?,
             };
@@ -334,15 +334,15 @@ impl HistoryLocation {
         });
         match opened {
             Ok((history, rebuilt)) => {
-                describe_rebuild(&rebuilt, anew, notes);
+                describe_rebuild(&rebuilt, rebuild, notes);
                 Ok(history)
             }
             Err(error) if error.is_damage() => {
-                let aside = history::set_aside(&self.file).map_err(history_error)?;
+                let damaged = history::set_aside(&self.file).map_err(history_error)?;
                 notes.push(format!(
-                    "the history was damaged: it is at {} now, and was made again from the run \
-                     folders; what was thinned out and runs whose folders are gone are only there",
-                    aside.display()
+                    "the history was damaged: it was moved to {} and rebuilt from the run folders; \
+                     thinned-out points and runs whose folders are gone are only in the old file",
+                    damaged.display()
                 ));
                 note(notes.last().map_or("", String::as_str));
                 let mut history = RunHistory::open(&self.file).map_err(history_error)?;
@@ -350,10 +350,11 @@ impl HistoryLocation {
                 describe_rebuild(&rebuilt, true, notes);
                 Ok(history)
             }
-            // Whoever may only read sees it as it is.
-            Err(error) if self.file.exists() && !anew && !is_final(&error) => {
+            // Without write access, the index is used as it is.
+            Err(error) if self.file.exists() && !rebuild && !is_final(&error) => {
                 let history = RunHistory::open_read_only(&self.file).map_err(history_error)?;
-                notes.push(format!("shown as it was: it cannot be brought up to date ({error})"));
+                notes
+                    .push(format!("the history is not up to date: it cannot be updated ({error})"));
                 Ok(history)
             }
             Err(error) => Err(history_error(error)),
@@ -361,7 +362,7 @@ impl HistoryLocation {
     }
 }
 
-/// Whether an error says what the file is, so that reading it is no way out.
+/// Whether the error is about the file itself, so that opening it read-only does not help.
 fn is_final(error: &HistoryError) -> bool {
     matches!(
         error,
@@ -369,24 +370,24 @@ fn is_final(error: &HistoryError) -> bool {
     )
 }
 
-fn describe_rebuild(rebuilt: &IngestSummary, anew: bool, notes: &mut Vec<String>) {
-    if anew {
-        let kept = match rebuilt.kept {
+fn describe_rebuild(rebuilt: &IngestSummary, rebuild: bool, notes: &mut Vec<String>) {
+    if rebuild {
+        let unread = match rebuilt.kept {
             0 => String::new(),
-            kept => format!(", {kept} whose folders are gone or cannot be read kept as they were"),
+            unread => format!(", {unread} runs with missing or unreadable folders kept unchanged"),
         };
-        notes.push(format!("made anew from {} run folders{kept}", rebuilt.added));
+        notes.push(format!("rebuilt from {} run folders{unread}", rebuilt.added));
     }
     if 0 < rebuilt.unjudged {
-        notes.push(format!("{} runs were ended before anything was judged", rebuilt.unjudged));
+        notes.push(format!("{} runs ended before anything was judged", rebuilt.unjudged));
     }
     for (folder, why) in &rebuilt.unreadable {
         notes.push(format!("{} is left out: {why}", folder.display()));
     }
 }
 
-/// The exit code of an error: what a file says is the user's to settle, the rest
-/// the environment's.
+/// The exit code of an error: the user must resolve a file of another format, the rest is the
+/// environment's.
 pub(crate) fn history_error(error: HistoryError) -> CommandError {
     match error {
         HistoryError::Newer { .. } | HistoryError::Foreign { .. } => CommandError::usage(error),
@@ -396,12 +397,12 @@ pub(crate) fn history_error(error: HistoryError) -> CommandError {
 
 fn write_plot(output: OutputFile, path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
     let Some(svg) = trend_plot::render_svg(trends)? else {
-        note(&format!("{}: not drawn, there is no series", path.display()));
+        note(&format!("{}: not drawn, because there is no series", path.display()));
         return Ok(());
     };
     if trend_plot::MOST < trends.len() {
         let (most, all) = (trend_plot::MOST, trends.len());
-        note(&format!("the picture shows {most} of {all} series: NODE, --test and --gpu select"));
+        note(&format!("the plot has {most} of {all} series: select with NODE, --test and --gpu"));
     }
     Ok(output.write(svg.as_bytes())?)
 }

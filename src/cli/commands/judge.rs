@@ -1,8 +1,8 @@
-//! `fabricgate judge`: recorded outputs against a platform's expectations.
+//! `fabricgate judge`: judges recorded outputs against a platform's expectations.
 //!
-//! An input that cannot be read makes the outcome at least unknown, and the
-//! rest is still judged. The exit code is that of the outcome, except that 5
-//! stands for "unknown" where an input could not be read.
+//! An input that cannot be read makes the outcome at least unknown, and the rest is still judged.
+//! The exit code is that of the outcome, except that 5 replaces the code of an unknown outcome if
+//! an input could not be read.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use readers::claims::{output_layout, single_node_domains};
 
-/// Where outputs lie in a folder.
+/// Layout of the outputs in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
 
 /// Judge recorded outputs against a platform's expectations.
@@ -39,7 +39,8 @@ pub struct JudgeArgs {
     /// and claims.toml.
     #[arg(required = true, value_name = "FILE|DIR")]
     inputs: Vec<PathBuf>,
-    /// The platform, a name in `fabricgate thresholds list`; wins over claims and devices.
+    /// The platform, a name in `fabricgate thresholds list`; takes precedence over claims and
+    /// devices.
     #[arg(long, value_name = "NAME")]
     platform: Option<String>,
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub struct JudgeArgs {
     files: report_output::ReportFileArgs,
 }
 
-/// One output to read, with its place where its folder gives one.
+/// One output file, with its scope if its folder determines one.
 struct RecordedOutputFile {
     path: PathBuf,
     scope: Option<RecordingScope>,
@@ -85,7 +86,7 @@ pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
         expectations::nvlink_ends_at_node(&in_force.catalogue, platform.or(claimed))
     });
     let recordings = read_outputs(&mut inputs);
-    let case = JudgeInput {
+    let judge_input = JudgeInput {
         claims: &inputs.claims,
         recordings: &recordings,
         catalogue: &in_force.catalogue,
@@ -95,16 +96,16 @@ pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
         sampled: false,
     };
     let history = args.earlier.load(&in_force, None, globals.config.as_deref())?;
-    let mut judgement = judge::judge_run(&case, &history);
+    let mut judgement = judge::judge_run(&judge_input, &history);
     gaps::apply_gaps(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = sweep::now();
-    let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
+    let input_paths: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
     let run = Run {
         info: RunInfo {
             id: new_run_id(now, crate::cli::runtime::random_number()),
             created: sweep::format_timestamp(now),
             profile: "judge".to_owned(),
-            source: shown.join(" "),
+            source: input_paths.join(" "),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             simulated: false,
         },
@@ -119,15 +120,16 @@ pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
 
 /// Lists a folder of recorded outputs and reads its claims.
 fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError> {
-    let shown = root.display();
+    let path_text = root.display();
     if root.join(file::RUN).is_file() {
-        let text = format!("{shown}: this is a run folder; use `fabricgate replay {shown}`");
+        let text =
+            format!("{path_text}: this is a run folder; use `fabricgate replay {path_text}`");
         return Err(CommandError::Usage(text));
     }
     if acceptance::is_burn_in_folder(root) {
         let text = format!(
-            "{shown}: this is the folder of a burn-in; `fabricgate replay` judges the runs that its \
-             acceptance.json names"
+            "{path_text}: this is the folder of a burn-in; `fabricgate replay` judges the runs \
+             that its acceptance.json names"
         );
         return Err(CommandError::Usage(text));
     }
@@ -179,14 +181,11 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
     Ok(())
 }
 
-/// Adds the claims of one more folder.
+/// Adds the claims of another folder.
 fn merge_claims(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), CommandError> {
     for domain in more.domains {
         let wrong = |what: String| {
-            CommandError::Usage(format!(
-                "{}: {what} is claimed by another folder too",
-                path.display()
-            ))
+            CommandError::Usage(format!("{}: another folder also claims {what}", path.display()))
         };
         if claims.domains.iter().any(|d| d.name == domain.name) {
             return Err(wrong(format!("domain {}", domain.name)));
@@ -201,8 +200,8 @@ fn merge_claims(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Co
     Ok(())
 }
 
-/// Reads every output, several at a time, and gives each its place. What
-/// cannot be read becomes a gap.
+/// Reads every output, several concurrently, and determines its scope. What cannot be read becomes
+/// a gap.
 fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
     let parsed = parallel_map(&inputs.outputs, |found| {
         let read = |path: &Path| input_file::read(path).map_err(|error| error.to_string());
@@ -211,11 +210,11 @@ fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
         Ok::<_, String>((readers::outputs::parse_output(&stdout), hosts))
     });
     let mut recordings = Vec::new();
-    let mut taken = BTreeSet::new();
+    let mut used_names = BTreeSet::new();
     for (found, parsed) in inputs.outputs.iter().zip(parsed) {
         let file = found.path.display().to_string();
         match parsed {
-            // What each host said of itself is its own.
+            // An output of several hosts becomes one recording per host.
             Ok((_, hosts)) if !hosts.is_empty() => {
                 recordings.extend(hosts.into_iter().map(|(host, parsed)| {
                     let scope = RecordingScope::Node(NodeName::from(host.as_str()));
@@ -225,7 +224,7 @@ fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
             Ok((parsed, _)) => {
                 let scope = found.scope.clone().unwrap_or_else(|| {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
-                    output_layout::standalone_scope(&stem, &parsed, &mut taken)
+                    output_layout::standalone_scope(&stem, &parsed, &mut used_names)
                 });
                 recordings.push(ToolRecording::new(scope, file, parsed));
             }

@@ -1,7 +1,7 @@
-//! `fabricgate metrics`: the state of nodes, runs and the gate for Prometheus, as
-//! text or as a file for node-exporter's textfile collector.
+//! `fabricgate metrics`: the state of nodes, runs and the gate for Prometheus, as text or as a file
+//! for node-exporter's textfile collector.
 //!
-//! Opens records; what the numbers mean is said in `report::metrics`.
+//! Opens records; `report::metrics` documents the numbers.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use crate::{config, exit};
 use engine::report::metrics;
 use engine::report::metrics::exposition;
 
-/// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
+/// Print the state of nodes, runs and the gate as Prometheus metrics: the newest verdict of each
 /// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.
 #[derive(Debug, clap::Args)]
 pub struct MetricsArgs {
-    /// Write a file for node-exporter's textfile collector instead, as the configuration's [metrics]
-    /// textfile; its name ends with .prom.
+    /// Write a file for node-exporter's textfile collector instead, like the configuration's
+    /// [metrics] textfile; its name ends with .prom.
     #[arg(long, value_name = "FILE")]
     textfile: Option<PathBuf>,
-    /// Where run folders are, instead of the configuration's run_dir.
+    /// The folder of the runs, instead of the configuration's run_dir.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// How the text is written.
+    /// The format of the text.
     #[arg(
         long,
         value_enum,
@@ -35,20 +35,20 @@ pub struct MetricsArgs {
     format: MetricsFormat,
 }
 
-/// How the text is written.
+/// The format of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum MetricsFormat {
     /// OpenMetrics 1.0.
     Openmetrics,
-    /// Prometheus' text format 0.0.4, as a textfile has it.
+    /// Prometheus' text format 0.0.4, the format of textfiles.
     Text,
 }
 
-/// Runs the command. The numbers are no verdict: the exit code says only whether
-/// they could be shown.
+/// Runs the command. The exit code is not a verdict: it reports only whether the numbers could be
+/// printed.
 pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
     if globals.json {
-        let text = "--json: metrics are no JSON document, see --format";
+        let text = "--json: metrics have no JSON format, see --format";
         return Err(CommandError::usage(text).into());
     }
     if let Some(file) = &args.textfile {

@@ -1,5 +1,5 @@
-//! `fabricgate node`: what runs on the nodes. Coordinators start these; people
-//! need them to look at one node by hand.
+//! `fabricgate node`: the commands that run on nodes. Coordinators start them; operators use them
+//! to check one node by hand.
 
 pub mod attach;
 pub mod facts;
@@ -22,7 +22,7 @@ use node::exec::{guard, self_exe};
 use node::worker;
 use node::worker::{WorkerEnd, WorkerSetup};
 
-/// What runs on the nodes: their account of themselves, workers, native probes.
+/// The commands that run on nodes: facts, workers, native probes.
 #[derive(Debug, clap::Args)]
 pub struct NodeArgs {
     #[command(subcommand)]
@@ -58,11 +58,11 @@ enum NodeCommand {
     GpuLibrary(LibraryArgs),
 }
 
-/// Run probes for a coordinator that speaks on stdin and listens on stdout.
+/// Run probes for a coordinator that sends requests on stdin and reads stdout.
 ///
-/// One JSON document a line, beginning with a hello from either side. Ends with
-/// its input and leaves nothing running. Started by `fabricgate audit` through
-/// its launcher; nobody has to start it by hand.
+/// Exchanges one JSON document per line; each side begins with a hello. Exits at the end of its
+/// input and leaves no process running. `fabricgate audit` starts it through its launcher; there is
+/// no need to start it by hand.
 #[derive(Debug, clap::Args)]
 struct WorkerArgs {
     /// Run probes on GPUs that a process or a job uses.
@@ -70,13 +70,13 @@ struct WorkerArgs {
     even_if_busy: bool,
 }
 
-/// Become a tool that dies with its parent, or wait for the end of a worker.
+/// Exec a tool that dies with its parent, or clean up after a worker.
 #[derive(Debug, clap::Args)]
 struct GuardArgs {
-    /// Read process groups on stdin and kill what is left of them at its end.
+    /// Read process groups on stdin and kill the remaining processes at the end of input.
     #[arg(long, conflicts_with_all = ["parent", "argv"])]
     groups: bool,
-    /// Who must be the parent.
+    /// The process id of the expected parent.
     #[arg(long, value_name = "PID", required_unless_present = "groups")]
     parent: Option<u32>,
     /// The tool and its arguments.
@@ -114,10 +114,10 @@ fn run_worker(args: &WorkerArgs) -> anyhow::Result<u8> {
         proc: PathBuf::from("/proc"),
         is_machine: !sim::is_simulated(),
     };
-    // What the worker starts dies with this thread, so it must be the main one.
+    // The worker's children die with this thread, so it must be the main one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(worker::run_worker(std::io::stdin(), std::io::stdout(), setup));
-    // The writer may wait for somebody who never reads.
+    // The writer may block on a peer that never reads.
     runtime.shutdown_background();
     match ended {
         WorkerEnd::Dismissed => Ok(exit::PASS),

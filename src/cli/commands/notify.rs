@@ -1,6 +1,6 @@
-//! `fabricgate notify`: whether receivers can be told, and what is told after runs.
+//! `fabricgate notify`: tests the receivers of the notifications that runs send.
 //!
-//! Opens the configuration and prints; what is news is said in `report::notice`.
+//! Opens the configuration and prints results; `report::notice` decides what is sent after runs.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use engine::report::notice::changes::NoticeChanges;
 use engine::report::notice::message::MessageContext;
 use engine::report::notice::{NoticeEvent, NoticeItem};
 
-/// Tell the receivers of the configuration's [notify] something.
+/// Test the receivers of the configuration's [notify].
 #[derive(Debug, clap::Args)]
 pub struct NotifyArgs {
     #[command(subcommand)]
@@ -27,12 +27,12 @@ pub struct NotifyArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum NotifyCommand {
-    /// Send a test message, and say what came back.
+    /// Send a test message, and print the reply.
     Test {
-        /// The receivers, by name; all of them where none is named.
+        /// The receivers, by name; by default all.
         #[arg(value_name = "TARGET")]
         targets: Vec<String>,
-        /// Print what would be sent, and send nothing. No address is shown.
+        /// Print the message without sending it. Addresses are not printed.
         #[arg(long)]
         dry_run: bool,
     },
@@ -47,8 +47,8 @@ pub fn run(args: &NotifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     };
     let NotifyCommand::Test { targets, dry_run } = &args.command;
     let known: Vec<&str> = notify.targets.iter().map(|it| it.name.as_str()).collect();
-    if let Some(strange) = targets.iter().find(|it| !known.contains(&it.as_str())) {
-        let text = format!("TARGET {strange:?}, expected one of: {}", known.join(", "));
+    if let Some(unknown) = targets.iter().find(|it| !known.contains(&it.as_str())) {
+        let text = format!("TARGET {unknown:?}, expected one of: {}", known.join(", "));
         return Err(CommandError::usage(text).into());
     }
     let chosen = notify.targets.iter();
@@ -60,41 +60,41 @@ pub fn run(args: &NotifyArgs, globals: &Globals) -> anyhow::Result<u8> {
 /// The format of `notify test --json`.
 pub(crate) const NOTIFY_TEST_FORMAT: &str = "fabricgate.notify-test/1";
 
-/// What came of a test.
+/// The result of `notify test`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct NotifyTestDocument {
     /// `fabricgate.notify-test/1`.
     format: &'static str,
-    /// The receivers that were tried, in order.
+    /// The tested receivers, in order.
     targets: Vec<NotifyTestResult>,
 }
 
-/// What came of one receiver. Under --dry-run only what would be sent.
+/// The result of one receiver. With --dry-run only the message.
 #[derive(Debug, Serialize, JsonSchema)]
 struct NotifyTestResult {
-    /// Its name.
+    /// Name of the receiver.
     target: String,
-    /// What it takes.
+    /// Kind of the receiver.
     kind: &'static str,
-    /// What would be sent.
+    /// The message that would be sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Value>,
-    /// It took the message.
+    /// Whether the receiver accepted the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     arrived: Option<bool>,
-    /// Where it is, without what is secret.
+    /// The address of the receiver, without its secret parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<String>,
-    /// The HTTP status of its answer.
+    /// The HTTP status of the reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// How often it was tried.
+    /// Number of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u32>,
-    /// The beginning of its answer.
+    /// The beginning of the reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     said: Option<String>,
-    /// Why it did not arrive.
+    /// Why the message did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
@@ -133,19 +133,20 @@ fn send_test(
     };
     let news = NoticeChanges { fresh: vec![sample_item()], ..NoticeChanges::default() };
     let runtime = crate::cli::runtime::build_runtime()?;
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     let mut all_arrived = true;
     for target in targets {
         if matches!(target.address, SecretSource::Inline(_)) {
             note(&format!(
-                "{}: its address is in the configuration, for all who may read that; url_file keeps it apart",
+                "{}: its address is in the configuration, readable by everyone who can read that \
+                 file; url_file keeps it separate",
                 target.name
             ));
         }
         let payload = build_body(target.kind, &news, &about, &now, notify);
         let name = &target.name;
         if dry_run {
-            answers
+            results
                 .push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
             continue;
         }
@@ -157,7 +158,10 @@ fn send_test(
         all_arrived &= sent.is_ok();
         let answer = match &sent {
             Ok(sent) => {
-                note(&format!("{name}: {} took it: {} {}", sent.origin, sent.status, sent.answer));
+                note(&format!(
+                    "{name}: {} accepted it: {} {}",
+                    sent.origin, sent.status, sent.answer
+                ));
                 NotifyTestResult {
                     arrived: Some(true),
                     place: Some(sent.origin.clone()),
@@ -173,15 +177,15 @@ fn send_test(
                 NotifyTestResult { arrived: Some(false), why, ..NotifyTestResult::new(target) }
             }
         };
-        answers.push(answer);
+        results.push(answer);
     }
     if json || dry_run {
-        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
+        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: results })?;
     }
     Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
 }
 
-/// What a test tells of.
+/// The content of a test message.
 fn sample_item() -> NoticeItem {
     NoticeItem {
         key: "test".to_owned(),
@@ -192,7 +196,7 @@ fn sample_item() -> NoticeItem {
         ratio: None,
         ratio_of: None,
         what: "a test of notifications".to_owned(),
-        how: "Somebody ran `fabricgate notify test`. Nothing has happened.".to_owned(),
+        how: "An operator ran `fabricgate notify test`. Nothing has happened.".to_owned(),
         done: None,
         next: Some("nothing".to_owned()),
     }

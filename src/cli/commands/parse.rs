@@ -1,4 +1,4 @@
-//! `fabricgate parse`: what tool outputs say. Judges nothing.
+//! `fabricgate parse`: prints the parsed output of tools. Judges nothing.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use engine::report::tool_output::render;
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseDocument, ParseOutput};
 use readers::outputs;
 
-/// Read tool outputs and print what they say; judge nothing.
+/// Parse tool outputs and print the result; judge nothing.
 #[derive(Debug, clap::Args)]
 pub struct ParseArgs {
     /// Files to read: text or JSON of any supported tool.

@@ -1,6 +1,6 @@
 //! `fabricgate place`: the best-connected GPUs or nodes of a stored run.
 //!
-//! Opens the run and prints. What is chosen, `place` says.
+//! Opens the run and prints; `place` chooses.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use engine::place::{
 use engine::report::plain_text::to_plain;
 use model::id::NodeName;
 
-/// The best-connected set of GPUs or nodes, by what a run measured; nothing is reserved.
+/// Choose the best-connected set of GPUs or nodes by a run's measurements; reserves nothing.
 #[derive(Debug, clap::Args)]
 pub struct PlaceArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// How many.
+    /// Number of GPUs or nodes.
     #[arg(short = 'k', long = "count", value_name = "K")]
     count: usize,
-    /// What is chosen; GPUs where --node is given, otherwise nodes.
+    /// Whether to choose GPUs or nodes; by default GPUs with --node, else nodes.
     #[arg(long, value_enum, value_name = "LEVEL")]
     level: Option<PlaceLevelArg>,
     /// Choose among the GPUs of this node.
@@ -38,17 +38,17 @@ pub struct PlaceArgs {
     /// Choose in this domain, by its name in the map (`export --to map`).
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// The rule: the best-connected set, the one whose loss hurts the rest least, or both.
+    /// The rule: the best-connected set, the set whose loss hurts the rest least, or both.
     #[arg(long, value_enum, value_name = "RULE", default_value = "best")]
     strategy: PlaceStrategyArg,
-    /// Choose degraded parts, too; what failed or was not measured is never chosen.
+    /// Also choose degraded parts; failed and unmeasured parts are never chosen.
     #[arg(long)]
     allow_degraded: bool,
     #[command(flatten)]
     trust: MapTrustArgs,
 }
 
-/// The levels, as they are asked for.
+/// The --level option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum PlaceLevelArg {
     /// GPUs.
@@ -57,7 +57,7 @@ enum PlaceLevelArg {
     Node,
 }
 
-/// The rules, as they are asked for.
+/// The --strategy option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum PlaceStrategyArg {
     /// The best-connected set.
@@ -68,8 +68,8 @@ enum PlaceStrategyArg {
     Both,
 }
 
-/// Runs the command. A choice is no verdict: the exit code says only whether one
-/// could be made.
+/// Runs the command. A choice is not a verdict: the exit code reports only whether one could be
+/// made.
 pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
     let map = export::open_verified_map(
         &run_lookup::find_run(&args.run, globals.config.as_deref())?,
@@ -79,7 +79,7 @@ pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
         (Some(PlaceLevelArg::Gpu), _) | (None, Some(_)) => PlacementLevel::Gpu,
         (Some(PlaceLevelArg::Node), _) | (None, None) => PlacementLevel::Node,
     };
-    let asked = PlacementRequest {
+    let request = PlacementRequest {
         count: args.count,
         level,
         node: args.node.as_deref().map(NodeName::from),
@@ -91,7 +91,7 @@ pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
         },
         allow_degraded: args.allow_degraded,
     };
-    let placement = place::choose_placement(&map, &asked).map_err(|error| match error {
+    let placement = place::choose_placement(&map, &request).map_err(|error| match error {
         PlacementError::InvalidRequest(why) => CommandError::Usage(to_plain(&why).into_owned()),
         PlacementError::TooFew(why) => {
             CommandError::Usage(format!("-k {}: {}", args.count, to_plain(&why)))
@@ -108,7 +108,7 @@ pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// For people.
+/// Renders the choices as text.
 fn render_placement(placement: &Placement) -> String {
     let mut text = String::new();
     let what = match placement.level {
@@ -133,7 +133,7 @@ fn render_placement(placement: &Placement) -> String {
     if let Some(detectable) = placement.detectable {
         let _ = writeln!(
             text,
-            "differences below {:.1} % may be chance: this run could not have seen them",
+            "differences below {:.1} % may be chance: this run cannot detect them",
             detectable * 100.0
         );
     }
@@ -169,7 +169,8 @@ fn write_choice(choice: &PlacementChoice, scale: StrengthScale, text: &mut Strin
         (None, Some(weakest), Some(mean)) => {
             let _ = writeln!(
                 text,
-                "  not proven best: no set has a weakest pair above {}, nor with this one a mean above {}",
+                "  not proven best: no set has a weakest pair above {}, nor with this one a mean \
+                 above {}",
                 number(weakest),
                 number(mean)
             );

@@ -1,4 +1,4 @@
-//! `fabricgate plan`: what would be measured, and what it costs. Runs nothing.
+//! `fabricgate plan`: lists what would be measured, and its cost. Runs nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,12 +24,12 @@ pub struct PlanArgs {
     profile: ProfileArg,
     #[command(flatten)]
     selection: NodeSelectionArgs,
-    /// The seed of the order of nodes and pairs.
+    /// Seed for the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
     simulated: SimulationArgs,
-    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests.
+    /// Measure with fabricgate's native probes instead of nvbandwidth and nccl-tests.
     #[arg(long)]
     own_probes: bool,
     /// Show every round with its pairs.
@@ -95,7 +95,7 @@ pub fn run(args: &PlanArgs, globals: &Globals) -> anyhow::Result<u8> {
             args.seed,
         )?;
         if chosen.claims.domains.is_empty() {
-            stdout::note("nobody can be measured now, so nothing is planned");
+            stdout::note("no node can be measured now, so nothing is planned");
             return Ok(exit::INCONCLUSIVE);
         }
     } else if args.audit.are_given() {
@@ -156,7 +156,7 @@ fn render_plan(plan: &Plan, catalog: &ProbeCatalog, with_rounds: bool) -> String
     text
 }
 
-/// One probe in one stage.
+/// Writes one probe in one stage.
 fn write_stage(
     text: &mut String,
     plan: &Plan,
@@ -211,13 +211,13 @@ fn write_stage(
         let on = if fallback.on_all_nodes { ", on every node" } else { "" };
         let _ = writeln!(
             text,
-            "    where that is missing{on}, {}",
+            "    if that is missing{on}, {}",
             shell_quote::join_quoted(&fallback.argv)
         );
     }
 }
 
-/// Who is with whom in a round.
+/// Writes the pairs of one round.
 fn write_pairs(text: &mut String, plan: &Plan, round: &PlanRound) {
     let _ = writeln!(
         text,
@@ -263,17 +263,17 @@ mod tests {
             limits: PlanLimits::default(),
         });
         let text = render_plan(&plan, &catalog, true);
-        let says = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
-        says("audit: 17 steps on 7 nodes");
-        says("pairs of GPUs are sampled");
-        says("stage 2 nvbandwidth-lane: 6 steps of about 10 s x 3 to 5 readings");
-        says("    3 rounds of up to 2 pairs, about 90 s");
-        says("nvbandwidth-lane: node pairs, 3 of 3, about 30 s");
+        let expect = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
+        expect("audit: 17 steps on 7 nodes");
+        expect("pairs of GPUs are sampled");
+        expect("stage 2 nvbandwidth-lane: 6 steps of about 10 s x 3 to 5 readings");
+        expect("    3 rounds of up to 2 pairs, about 90 s");
+        expect("nvbandwidth-lane: node pairs, 3 of 3, about 30 s");
         // The third node of the second leaf has a round of its own.
-        says("    2 rounds of up to 3 pairs and rails, about 18 s");
-        says(", rail rail0\n");
-        says("    with, on the other node, ");
-        says("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
+        expect("    2 rounds of up to 3 pairs and rails, about 18 s");
+        expect(", rail rail0\n");
+        expect("    with, on the other node, ");
+        expect("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
         assert!(!render_plan(&plan, &catalog, false).contains(", rail rail0"));
     }
 }

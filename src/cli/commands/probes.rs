@@ -1,4 +1,4 @@
-//! `fabricgate probes`: the probes in force, and whether a file is good.
+//! `fabricgate probes`: lists the probes in force, and checks probe files.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct ProbesArgs {
 enum ProbesCommand {
     /// List the probes in force.
     List {
-        /// A folder with a site's own probe files.
+        /// A folder with the site's probe files.
         #[arg(long, value_name = "DIR")]
         probes: Option<PathBuf>,
     },
@@ -37,7 +37,7 @@ enum ProbesCommand {
         /// The probe.
         #[arg(value_name = "NAME")]
         name: String,
-        /// A folder with a site's own probe files.
+        /// A folder with the site's probe files.
         #[arg(long, value_name = "DIR")]
         probes: Option<PathBuf>,
     },
@@ -95,7 +95,7 @@ pub fn run(args: &ProbesArgs, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// A site's folder: from the option, else from the configuration, if any.
+/// Loads the site's folder: from the option, else from the configuration, if any.
 fn load_probes(dir: Option<&PathBuf>, globals: &Globals) -> Result<ProbeCatalog, CommandError> {
     match (dir, &globals.config) {
         (Some(dir), _) => config::load_probes(Some(dir)),
@@ -104,24 +104,24 @@ fn load_probes(dir: Option<&PathBuf>, globals: &Globals) -> Result<ProbeCatalog,
     }
 }
 
-/// What `probes check --json` says of all files.
+/// The result of `probes check --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ProbesCheckDocument {
     /// `fabricgate.probes-check/1`.
     format: &'static str,
-    /// The files, in the order in which they were named.
+    /// The files, in the order of the arguments.
     files: Vec<CheckedProbeFile>,
 }
 
-/// One file: its probe, or what is wrong with it.
+/// One file: its probe, or its error.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CheckedProbeFile {
-    /// The file.
+    /// Path of the file.
     file: String,
-    /// Its probe.
+    /// The probe in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     probe: Option<Probe>,
-    /// What is wrong with it.
+    /// Why the file is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -145,7 +145,7 @@ fn check_files(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// What the files say, and the exit code of the worst.
+/// The results of all files, and the worst exit code.
 fn build_document(files: &[PathBuf]) -> (ProbesCheckDocument, u8) {
     let mut code = exit::PASS;
     let mut document = ProbesCheckDocument { format: CHECK_FORMAT, files: Vec::new() };
@@ -174,13 +174,13 @@ fn render_probe(probe: &Probe) -> String {
     line("command", shell_quote::join_quoted(&probe.argv));
     if let Some(serve) = &probe.serve {
         let ready = match serve.ready {
-            ReadySignal::Port => "ready when it listens at its port",
+            ReadySignal::Port => "ready when it listens on its port",
             ReadySignal::Line => "ready when it prints `listening PORT`",
         };
         line("serves", format!("{} ({ready})", shell_quote::join_quoted(&serve.argv)));
     }
     if probe.on_all_nodes {
-        line("on", "every node that takes part, which tell each other things".to_owned());
+        line("on", "every node that takes part; the nodes exchange messages".to_owned());
     }
     if let Some(fallback) = &probe.fallback {
         let on = if fallback.on_all_nodes { " (on every node)" } else { "" };
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_checked_each_by_itself_and_the_worst_is_the_answer() {
+    fn files_are_checked_separately_and_the_worst_decides_the_exit_code() {
         let folder = tempfile::tempdir().expect("a folder");
         let good = folder.path().join("good.toml");
         let bad = folder.path().join("bad.toml");

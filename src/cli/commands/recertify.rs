@@ -1,5 +1,5 @@
-//! `fabricgate recertify`: nodes measured after a repair, against partners that are
-//! cleared, and held against what they showed before.
+//! `fabricgate recertify`: measures nodes after a repair against cleared partners, and compares
+//! them with their earlier results.
 
 pub mod prior_run;
 
@@ -25,13 +25,12 @@ use prior_run::PriorRun;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
 ///
-/// Named nodes are measured together with the fewest cleared nodes of their domain that
-/// a second look needs (those with a valid certificate, or that passed their last run),
-/// and compared with what they themselves showed before the repair: with the run on
-/// which our drain of them rests, else with the last run that found something against
-/// them, else with the last one that measured them. What the repair changed is told;
-/// it changes no verdict and no rule for giving nodes back. --all measures the whole
-/// fleet.
+/// Named nodes are measured together with the fewest cleared nodes of their domain that a second
+/// measurement needs (nodes with a valid certificate, or that passed their last run), and compared
+/// with their own results before the repair: with the run that the gate's drain is based on, else
+/// with the last run that found a fault in them, else with the last one that measured them. The
+/// effect of the repair is printed; it changes no verdict and no rule for returning nodes. --all
+/// measures the whole fleet.
 #[derive(Debug, clap::Args)]
 pub struct RecertifyArgs {
     #[command(flatten)]
@@ -39,7 +38,7 @@ pub struct RecertifyArgs {
     /// Measure all claimed nodes.
     #[arg(long, conflicts_with_all = ["nodes", "resume"])]
     all: bool,
-    /// The run before the repair, instead of the one that is found in run_dir.
+    /// The run before the repair, instead of the one found in run_dir.
     #[arg(long, value_name = "RUN")]
     before: Option<PathBuf>,
 }
@@ -50,7 +49,7 @@ pub fn run(args: &RecertifyArgs, globals: &Globals) -> anyhow::Result<u8> {
         let text = "expected NODE, the nodes that were repaired, or --all for all claimed nodes";
         return Err(CommandError::usage(text).into());
     }
-    // An hour of measuring must not end with "that run cannot be read".
+    // Read it first: an hour of measuring must not end with "that run cannot be read".
     let named_before = match &args.before {
         Some(path) => Some(prior_run::read_named_run(&run_lookup::find_run(
             path,
@@ -60,20 +59,20 @@ pub fn run(args: &RecertifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     };
     let mut past = PastRuns::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
-    let mut choosing = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
+    let mut choose = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
         let (chosen, of_past) =
             select_nodes(args, (config, catalogue), fleet, named_before.as_ref())?;
         past = of_past;
         named.clone_from(&chosen.named);
         Ok(chosen)
     };
-    let swept = sweep::measure_sweep(&args.sweep, globals, Profile::Recertify, &mut choosing)?;
+    let swept = sweep::measure_sweep(&args.sweep, globals, Profile::Recertify, &mut choose)?;
     let Some(mut swept) = swept else {
-        note("nobody can be measured now, so nothing is known");
+        note("no node can be measured now, so nothing is known");
         return Ok(exit::INCONCLUSIVE);
     };
     if args.sweep.resume.is_some() {
-        // Whom it is about, nobody wrote down: all that is measured.
+        // A run does not record its named nodes, so a resumed one compares all measured nodes.
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();
         past = PastRuns::read(&swept.site.config, args.sweep.run_dir.as_deref());
     }
@@ -81,7 +80,7 @@ pub fn run(args: &RecertifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     sweep::report_outcome(&mut swept, &args.sweep, globals, Profile::Recertify, repaired.as_ref())
 }
 
-/// The nodes that are measured: those named and their partners.
+/// The nodes to measure: the named ones and their partners.
 fn select_nodes(
     args: &RecertifyArgs,
     (config, catalogue): (&Config, &PlatformCatalogue),
@@ -100,7 +99,7 @@ fn select_nodes(
     Ok((partner_selection::choose_partners(config, catalogue, fleet, selection, &past)?, past))
 }
 
-/// What the repair changed, of the nodes that were named; `None` where none was.
+/// The effect of the repair on the named nodes; `None` without named nodes.
 fn compare_repair(
     swept: &SweepOutput,
     named: &BTreeSet<NodeName>,

@@ -1,5 +1,5 @@
-//! `fabricgate replay`: a stored run, read and judged again with today's
-//! expectations. The folder is not changed.
+//! `fabricgate replay`: parses and judges a stored run again with the current expectations. The
+//! folder is not changed.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::cli::{expectations, report_output, run_lookup, stored_run};
 use crate::exit;
 use control::store::RunState;
 
-/// Read and judge a stored run again with today's expectations.
+/// Parse and judge a stored run again with the current expectations.
 #[derive(Debug, clap::Args)]
 pub struct ReplayArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
@@ -34,25 +34,25 @@ pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
     let results = stored.results().map_err(stored_run::record_error)?;
     let recordings = stored_run::reparse_outputs(&stored, &results)?;
     let run = stored_run::rejudge_run(&stored, &results, recordings, &in_force, &history);
-    let then = match stored.record.state {
-        // What an earlier attempt said is no word on what came after it.
+    let earlier_verdicts = match stored.record.state {
+        // The verdicts of an earlier attempt do not cover the later one.
         RunState::Running => None,
         RunState::Partial | RunState::Complete => {
             stored.verdicts().map_err(stored_run::record_error)?
         }
     };
-    match then {
+    match earlier_verdicts {
         None => note("this run was never judged"),
-        Some(then) if then == run.verdicts => note("the verdicts are those of then"),
-        Some(then) => {
-            let expectations = if then.thresholds_digest == run.verdicts.thresholds_digest {
+        Some(earlier) if earlier == run.verdicts => note("the verdicts are unchanged"),
+        Some(earlier) => {
+            let expectations = if earlier.thresholds_digest == run.verdicts.thresholds_digest {
                 "the expectations are the same"
             } else {
                 "the expectations differ"
             };
             note(&format!(
-                "the verdicts differ from those of then ({} then, {} now); {expectations}",
-                then.outcome, run.verdicts.outcome
+                "the verdicts differ from the stored ones ({} then, {} now); {expectations}",
+                earlier.outcome, run.verdicts.outcome
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! `fabricgate report`: a stored run again, in any form.
+//! `fabricgate report`: renders a stored run in any format.
 
 pub mod bundle;
 pub mod comparison_page;
@@ -12,54 +12,54 @@ use crate::cli::{report_output, run_lookup, stdout, stored_run};
 use crate::exit;
 use crate::exit::CommandError;
 
-/// Show a stored run again, in any form.
+/// Show a stored run again, in any format.
 ///
-/// With --bundle all that it says of one node is packed into an archive for a ticket:
-/// serial numbers, raw outputs, its readings and those of its partners with each other,
-/// and the run's page as far as it is about the node.
+/// With --bundle it packs everything the run knows about one node into an archive for a ticket:
+/// serial numbers, raw outputs, the node's readings and those of its partners with each other, and
+/// the part of the run's page about the node.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The form, terminal where none is named; --json means json.
+    /// The format; by default terminal, or json with --json.
     #[arg(long, value_enum, value_name = "FORM", conflicts_with = "bundle")]
     format: Option<ReportFormat>,
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// An earlier run to hold this one against, such as that before a repair; with --format
-    /// html. Every matrix gets a switch between before, now and the change. (How parts went
-    /// over runs is on the page wherever a history is found, as `fabricgate history` finds it.)
+    /// An earlier run to compare with, such as the one before a repair; with --format html. Every
+    /// matrix gets a switch between before, now and the change. (The page has the trends of parts
+    /// whenever a history is found, as `fabricgate history` finds it.)
     #[arg(long, value_name = "RUN", conflicts_with = "bundle")]
     before: Option<PathBuf>,
-    /// Pack an archive (.tar.gz) about this node; without --output it is named after run and
-    /// node and put here.
+    /// Pack an archive (.tar.gz) about this node; by default into the current folder, named after
+    /// the run and the node.
     #[arg(long, value_name = "NODE")]
     bundle: Option<String>,
-    /// Take names of other nodes, addresses, users and home folders out of the bundle.
+    /// Remove names of other nodes, addresses, users and home folders from the bundle.
     #[arg(long, requires = "bundle")]
     redact: bool,
-    /// What nodes said of themselves (`fabricgate node facts --json`), for serial numbers.
+    /// Node facts (the output of `fabricgate node facts --json`), for serial numbers.
     #[arg(long, value_name = "FILE", requires = "bundle")]
     facts: Vec<PathBuf>,
 }
 
-/// Runs the command. Showing a run is no verdict: the exit code says only
-/// whether it could be shown.
+/// Runs the command. Showing a run is not a verdict: the exit code reports only whether it could be
+/// shown.
 pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = globals.config.as_deref();
     let folder = run_lookup::find_run(&args.run, config)?;
     let before = args.before.as_ref().map(|run| run_lookup::find_run(run, config)).transpose()?;
     if let Some(node) = &args.bundle {
-        let order = bundle::BundleRequest {
+        let request = bundle::BundleRequest {
             run: &folder,
             node,
             output: args.output.as_deref(),
             redact: args.redact,
             facts: &args.facts,
         };
-        return bundle::run(&order, globals);
+        return bundle::run(&request, globals);
     }
     let format = match (globals.json, args.format) {
         (true, None | Some(ReportFormat::Json)) => ReportFormat::Json,
@@ -72,9 +72,9 @@ pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
         (false, format) => format.unwrap_or(ReportFormat::Terminal),
     };
     if args.before.is_some() && format != ReportFormat::Html {
-        return Err(CommandError::usage("--before: expected --format html beside it").into());
+        return Err(CommandError::usage("--before: expected --format html as well").into());
     }
-    // Standard output is where it goes without the option.
+    // `-` stands for standard output, the default.
     let output = args.output.as_ref().filter(|path| path.as_os_str() != "-");
     let output = OutputFile::open_optional(output)?;
     let stored = stored_run::open_run(&folder)?;

@@ -1,7 +1,7 @@
 //! `fabricgate sim`: the embedded simulated fabric.
 //!
-//! Reads scenarios, writes recordings, answers as a tool. What it answers is
-//! made in `sim`.
+//! Reads scenarios, writes recordings and acts as a simulated tool. The crate `sim` computes the
+//! output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,16 +31,16 @@ use sim::scenario::Scenario;
 use sim::tool_dispatch::SimToolReply;
 use sim::{misbehaviour, native_probes, recording, tcp, tool_dispatch};
 
-/// The scenario that this process plays a part of.
+/// Environment variable: the scenario in which this process plays a part.
 pub const SCENARIO: &str = "FABRICGATE_SIM";
-/// The node it plays.
+/// Environment variable: the node that this process plays.
 pub const NODE: &str = "FABRICGATE_SIM_NODE";
-/// Seed of the noise, instead of the scenario's.
+/// Environment variable: seed of the noise, instead of the scenario's.
 const SEED: &str = "FABRICGATE_SIM_SEED";
-/// Which reading, from 0.
+/// Environment variable: which reading, from 0.
 const READING: &str = "FABRICGATE_SIM_READING";
 
-/// Record or answer from a simulated fabric.
+/// Record a simulated fabric, or run one of its tools.
 #[derive(Debug, clap::Args)]
 pub struct SimArgs {
     #[command(subcommand)]
@@ -54,39 +54,39 @@ enum SimCommand {
     Claims(SimClaimsArgs),
 }
 
-/// Write what the tools would print in a scenario, ready to be judged.
+/// Write the output of every tool in a scenario, ready for `judge`.
 #[derive(Debug, clap::Args)]
 struct SimRecordArgs {
     /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// The directory to write. What is really wrong goes to DIR.truth.toml.
+    /// The directory to write. The true faults go to DIR.truth.toml.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Seed of the noise, instead of the scenario's.
     #[arg(long)]
     seed: Option<u64>,
-    /// How often every measuring tool is run, instead of the scenario's number.
+    /// How often every measuring tool runs, instead of the scenario's number.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     readings: Option<u32>,
-    /// Replace what is in DIR.
+    /// Replace the contents of DIR.
     #[arg(long)]
     force: bool,
 }
 
-/// Answer as one tool on one node of a scenario.
+/// Print what one tool prints on one node of a scenario.
 #[derive(Debug, clap::Args)]
 struct SimToolArgs {
     /// The tool: nvbandwidth, all_reduce_perf, nvidia-smi, ...
     #[arg(value_name = "NAME")]
     name: String,
-    /// The scenario.
+    /// The scenario, a TOML file.
     #[arg(long, env = SCENARIO, value_name = "FILE")]
     scenario: PathBuf,
     /// The node it runs on, or the claimed domain it runs across.
     #[arg(long, env = NODE, value_name = "NODE")]
     node: String,
-    /// Which reading, from 0: another reading has other noise.
+    /// Which reading, from 0: each reading has different noise.
     #[arg(long, env = READING, default_value_t = 0)]
     reading: u32,
     /// Seed of the noise, instead of the scenario's.
@@ -100,7 +100,7 @@ struct SimToolArgs {
 /// Print the claims of a scenario, as `claims.toml`.
 #[derive(Debug, clap::Args)]
 struct SimClaimsArgs {
-    /// The scenario.
+    /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
 }
@@ -114,7 +114,7 @@ pub fn run(args: &SimArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
-/// The scenario in this file, or the exit code and after a message.
+/// The scenario in this file; on failure prints a message and returns the exit code.
 fn load_scenario(path: &Path) -> Result<Scenario, u8> {
     let bytes = input_file::read(path).map_err(|error| {
         note(&error.to_string());
@@ -137,7 +137,7 @@ fn print_usage_error(message: &str) -> anyhow::Result<u8> {
 /// The format of `sim record --json`.
 pub(crate) const RECORDED_FORMAT: &str = "fabricgate.sim-record/1";
 
-/// What was written, for machines.
+/// The result of `sim record --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RecordedDocument<'a> {
     /// `fabricgate.sim-record/1`.
@@ -146,7 +146,7 @@ pub(crate) struct RecordedDocument<'a> {
     folder: String,
     /// The files in it.
     files: Vec<&'a String>,
-    /// What is really wrong, beside the folder.
+    /// The file with the true faults, next to the folder.
     truth: String,
 }
 
@@ -177,21 +177,21 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
             target.display()
         ));
     }
-    // --force is for recordings, not for whatever a typo points at.
+    // --force replaces recordings only, not any folder that a typo names.
     if occupied && !target.join("claims.toml").is_file() {
         return print_usage_error(&format!(
-            "{}: holds no claims.toml, so it is no recording and is not replaced",
+            "{}: holds no claims.toml, so it is not a recording and is not replaced",
             target.display()
         ));
     }
-    let beside = |suffix: &str| {
+    let sibling = |suffix: &str| {
         let mut name = name.to_owned();
         name.push(suffix);
         target.with_file_name(name)
     };
-    // Everything is written beside and moved in one step, so that a judge
-    // never meets half a recording.
-    let fresh = beside(&format!(".new-{}", std::process::id()));
+    // Files are written to a sibling folder and moved in one step, so that a judge never reads half
+    // a recording.
+    let fresh = sibling(&format!(".new-{}", std::process::id()));
     let written = write_files(&fresh, &recording.files).and_then(|()| {
         if target.exists() {
             fs::remove_dir_all(target)?;
@@ -201,7 +201,7 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
     if written.is_err() {
         let _ = fs::remove_dir_all(&fresh);
     }
-    let truth = beside(".truth.toml");
+    let truth = sibling(".truth.toml");
     if let Err(error) = written.and_then(|()| fs::write(&truth, &recording.truth)) {
         note(&format!("writing {}: {error}", target.display()));
         return Ok(exit::ENVIRONMENT);
@@ -217,7 +217,7 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
         return Ok(exit::PASS);
     }
     anstream::eprintln!(
-        "{}: {} files; what is really wrong: {}",
+        "{}: {} files; true faults: {}",
         target.display(),
         recording.files.len(),
         truth.display()
@@ -249,8 +249,8 @@ fn print_claims(args: &SimClaimsArgs) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// Answers as the tool under whose name the program was started, where a
-/// scenario is set; `None` otherwise, and then this is fabricgate.
+/// Runs as the simulated tool under whose name the program was started, if a scenario is set;
+/// `None` otherwise, and then the process is fabricgate.
 pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
     let mut words = std::env::args_os();
     let program = PathBuf::from(words.next()?);
@@ -259,10 +259,11 @@ pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
         .find(|name| program.file_name().is_some_and(|f| f == **name))?;
     let scenario = std::env::var_os(SCENARIO)?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let own: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    let (name, words) = match parse_rank_command(name, &own) {
-        None => ((*name).to_owned(), own),
-        // Rank 0 of a tool collects what the others measured, and prints it.
+    let args_of_program: Vec<String> =
+        words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let (name, words) = match parse_rank_command(name, &args_of_program) {
+        None => ((*name).to_owned(), args_of_program),
+        // Rank 0 prints the results of all ranks; the others print nothing.
         Some(None) => return Some(Ok(exit::PASS)),
         Some(Some(launched)) => ("mpirun".to_owned(), launched),
     };
@@ -277,32 +278,33 @@ pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
     Some(answer_tool(&args))
 }
 
-/// As one of several ranks that srun started: the call of mpirun that would have
-/// started the same, for rank 0; nothing for the others. `None` where this is
-/// no such rank.
+/// For one of several ranks that srun started: the equivalent mpirun call for rank 0, and
+/// `Some(None)` for the others. `None` if this process is not such a rank.
 fn parse_rank_command(name: &str, words: &[String]) -> Option<Option<Vec<String>>> {
-    let says = |name: &str| std::env::var(name).ok();
-    let ranks: u32 = says("SLURM_STEP_NUM_TASKS")?.parse().ok().filter(|ranks| 1 < *ranks)?;
-    if says("SLURM_PROCID")? != "0" {
+    let variable = |name: &str| std::env::var(name).ok();
+    let ranks: u32 = variable("SLURM_STEP_NUM_TASKS")?.parse().ok().filter(|ranks| 1 < *ranks)?;
+    if variable("SLURM_PROCID")? != "0" {
         return Some(None);
     }
-    let nodes = hostlist::expand(&says("SLURM_STEP_NODELIST")?).ok()?;
+    let nodes = hostlist::expand(&variable("SLURM_STEP_NODELIST")?).ok()?;
     let each = ranks.div_ceil(u32::try_from(nodes.len()).ok()?);
     let hosts: Vec<String> = nodes.iter().map(|node| format!("{node}:{each}")).collect();
     let mut argv = vec!["-np".to_owned(), ranks.to_string(), "--host".to_owned(), hosts.join(",")];
-    let steered = std::env::vars().filter(|(name, _)| name.starts_with("NCCL_"));
-    argv.extend(steered.flat_map(|(name, value)| ["-x".to_owned(), format!("{name}={value}")]));
+    let nccl_variables = std::env::vars().filter(|(name, _)| name.starts_with("NCCL_"));
+    argv.extend(
+        nccl_variables.flat_map(|(name, value)| ["-x".to_owned(), format!("{name}={value}")]),
+    );
     argv.push(name.to_owned());
     argv.extend_from_slice(words);
     Some(Some(argv))
 }
 
-/// Whether this process stands for a simulated node.
+/// Whether this process plays a simulated node.
 pub fn is_simulated() -> bool {
     std::env::var_os(SCENARIO).is_some()
 }
 
-/// The scenario and the node that this process plays, where it plays one.
+/// The scenario and the node that this process plays, if it plays one.
 fn read_role() -> Option<Result<(Scenario, String), u8>> {
     let path = PathBuf::from(std::env::var_os(SCENARIO)?);
     let node = std::env::var(NODE).unwrap_or_default();
@@ -313,8 +315,8 @@ fn read_role() -> Option<Result<(Scenario, String), u8>> {
     }))
 }
 
-/// The exit code of a worker that must not start: its simulated node cannot be
-/// reached, which is told on stderr as the program that reaches nodes does.
+/// The exit code of a worker that must not start because its simulated node is unreachable; stderr
+/// gets the message that ssh or srun would print.
 pub fn refused_worker_code() -> Option<u8> {
     match read_role()? {
         Err(code) => Some(code),
@@ -326,12 +328,12 @@ pub fn refused_worker_code() -> Option<u8> {
     }
 }
 
-/// What the native TCP probe is asked.
+/// The arguments of the native TCP probe.
 #[derive(Clone, Copy, Debug)]
 pub struct SimTcpRequest<'a> {
-    /// `PEER:PORT`; the server's side where there is none.
+    /// `PEER:PORT`; `None` on the server's side.
     pub connect: Option<&'a str>,
-    /// The other node's name, where it is not the one in `connect`.
+    /// The other node's name, if it differs from the host in `connect`.
     pub peer: Option<&'a str>,
     /// The rail's name.
     pub rail: Option<&'a str>,
@@ -341,38 +343,38 @@ pub struct SimTcpRequest<'a> {
     pub seconds: f64,
 }
 
-/// The native TCP probe on a simulated node; `None` where none is simulated.
-pub fn answer_tcp_probe(question: &SimTcpRequest<'_>) -> Option<anyhow::Result<u8>> {
+/// Runs the native TCP probe on a simulated node; `None` without a simulated node.
+pub fn answer_tcp_probe(request: &SimTcpRequest<'_>) -> Option<anyhow::Result<u8>> {
     Some(match read_role()? {
         Err(code) => Ok(code),
         Ok((scenario, node)) => {
-            let ailing =
+            let misbehaving =
                 tool_dispatch::node_misbehaviour(&scenario, &[&node], tool_dispatch::TCP_PROBE);
-            match (ailing, question.connect) {
+            match (misbehaving, request.connect) {
                 (Some(reply), _) => perform_reply(reply),
                 (None, None) => serve_tcp(),
-                (None, Some(server)) => measure_tcp(&scenario, &node, server, question),
+                (None, Some(server)) => measure_tcp(&scenario, &node, server, request),
             }
         }
     })
 }
 
-/// What a native GPU probe does on a simulated node.
+/// The result of a native GPU probe on a simulated node.
 #[derive(Debug)]
 pub enum SimProbeAnswer<D> {
-    /// It comes to this document.
+    /// The probe returned this document.
     Document(D),
-    /// It ended otherwise, with this code.
+    /// The probe ended without a document, with this exit code.
     Ended(u8),
 }
 
-/// The native copy probe on a simulated node, alone or with `nodes`; `None`
-/// where none is simulated.
+/// Runs the native copy probe on a simulated node, alone or with `nodes`; `None` without a
+/// simulated node.
 pub fn answer_copy_probe(
     task: &copy::task::CopyTask,
     nodes: &[String],
 ) -> Option<anyhow::Result<SimProbeAnswer<CopyDocument>>> {
-    let asked = native_probes::copy::SimCopyRequest {
+    let request = native_probes::copy::SimCopyRequest {
         tests: &task.tests,
         readings: task.readings,
         buffer_bytes: task.buffer_bytes,
@@ -380,21 +382,20 @@ pub fn answer_copy_probe(
         warmup: task.warmup,
         lane: task.across == Some(copy::task::CrossNodePairs::Lane),
     };
-    let play = |place: &NativeProbeSite<'_>| native_probes::copy::build_document(place, &asked);
+    let play = |place: &NativeProbeSite<'_>| native_probes::copy::build_document(place, &request);
     answer_probe(tool_dispatch::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
 }
 
-/// The native NCCL probe on a simulated node, alone or with `nodes`, these
-/// variables set for NCCL beside those of its own environment; `None` where none
-/// is simulated.
+/// Runs the native NCCL probe on a simulated node, alone or with `nodes`. `environment` holds NCCL
+/// variables set in addition to the process's own. `None` without a simulated node.
 pub fn answer_collective_probe(
-    asked: &native_probes::collective::SimCollectiveRequest<'_>,
+    request: &native_probes::collective::SimCollectiveRequest<'_>,
     gpus: &[u32],
     nodes: &[String],
     environment: &BTreeMap<String, String>,
 ) -> Option<anyhow::Result<SimProbeAnswer<CollectiveDocument>>> {
     let play =
-        |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, asked);
+        |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, request);
     answer_probe(tool_dispatch::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
 }
 
@@ -417,7 +418,7 @@ fn answer_probe<D>(
         Err(why) => return Some(print_usage_error(&why).map(SimProbeAnswer::Ended)),
     };
     if let Some(name) = nodes.iter().chain([&node]).find(|name| fabric.node(name).is_err()) {
-        let why = format!("{name} is no node of the scenario");
+        let why = format!("{name} is not a node of the scenario");
         return Some(print_usage_error(&why).map(SimProbeAnswer::Ended));
     }
     let mut environment = environment.clone();
@@ -436,8 +437,7 @@ fn answer_probe<D>(
     }))))
 }
 
-/// The variables that tools are steered with; the rest of an environment is
-/// nobody's.
+/// The environment variables that the simulated tools read; they ignore the others.
 fn steering_variables() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -456,14 +456,14 @@ fn measure_tcp(
     scenario: &Scenario,
     node: &str,
     server: &str,
-    question: &SimTcpRequest<'_>,
+    request: &SimTcpRequest<'_>,
 ) -> anyhow::Result<u8> {
-    let SimTcpRequest { rail, readings, seconds, .. } = *question;
+    let SimTcpRequest { rail, readings, seconds, .. } = *request;
     let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
-    let peer = question.peer.unwrap_or(host);
-    let knocked = port.parse().is_ok_and(|port| tcp::connect_once(port).is_ok());
+    let peer = request.peer.unwrap_or(host);
+    let connected = port.parse().is_ok_and(|port| tcp::connect_once(port).is_ok());
     let step = std::env::var(STEP_VARIABLE).ok();
-    let document = match knocked {
+    let document = match connected {
         true => tcp::build_document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
         false => tcp::unanswered_document(scenario, node, peer, rail, seconds),
     };
@@ -472,15 +472,14 @@ fn measure_tcp(
     Ok(if complete { exit::PASS } else { exit::INCONCLUSIVE })
 }
 
-/// Another number for every reading and every step, so that their noise
-/// differs.
+/// A different number for every reading and every step, so that their noise differs.
 fn noise_number(reading: u32) -> u32 {
     let Ok(step) = std::env::var(STEP_VARIABLE) else { return reading };
     let key = NoiseKey::from_seed(u64::from(reading)).with_name(&step).value();
     u32::try_from(key >> 32).unwrap_or(reading)
 }
 
-/// Readings of the same step before this one: workers are told `STEP.READING`.
+/// Readings of the same step before this one: workers receive `STEP.READING`.
 fn readings_before(reading: u32) -> u32 {
     let step = std::env::var(STEP_VARIABLE).ok();
     step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)
@@ -502,7 +501,7 @@ fn answer_tool(args: &SimToolArgs) -> anyhow::Result<u8> {
     let across = fabric.node(&args.node).is_err();
     if across && !fabric.claims.iter().any(|claim| claim.name == args.node) {
         return print_usage_error(&format!(
-            "--node {}: no node or claimed domain of the scenario",
+            "--node {}: not a node or claimed domain of the scenario",
             args.node
         ));
     }
@@ -522,7 +521,7 @@ fn answer_tool(args: &SimToolArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Does what a tool does.
+/// Prints, serves, hangs or floods as the reply requires.
 fn perform_reply(reply: SimToolReply) -> anyhow::Result<u8> {
     match reply {
         SimToolReply::Prints(answer) => print_answer(&answer),

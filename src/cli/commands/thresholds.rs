@@ -1,5 +1,5 @@
-//! `fabricgate thresholds`: which expectations are in force, and where every
-//! number comes from. Judges nothing.
+//! `fabricgate thresholds`: the expectations in force, and the source of every number. Judges
+//! nothing.
 
 pub mod platform_table;
 pub mod site_proposal;
@@ -38,17 +38,18 @@ enum ThresholdsCommand {
         #[command(flatten)]
         overrides: Overrides,
     },
-    /// Check threshold files; without FILE, those that ship.
+    /// Check threshold files; without FILE, the built-in ones.
     Check {
-        /// Files to check, each on top of what ships and of those before it.
+        /// Files to check, each on top of the built-in ones and of the files before it.
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Propose a threshold file of this site from what a run showed, for a person to read.
+    /// Propose a threshold file of this site from the levels that a run measured, for an operator
+    /// to review.
     Measured(site_proposal::ThresholdsMeasuredArgs),
 }
 
-/// `thresholds list --json`.
+/// The result of `thresholds list --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ThresholdsListDocument {
     /// `fabricgate.thresholds/1`.
@@ -59,28 +60,28 @@ pub struct ThresholdsListDocument {
     pub platforms: Vec<PlatformSummary>,
 }
 
-/// One line of the list.
+/// One platform of the list.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct PlatformSummary {
-    /// Its name.
+    /// Name of the platform.
     pub name: String,
-    /// What it is.
+    /// Description of the platform.
     pub title: String,
     /// Product names of its GPUs.
     pub devices: Vec<String>,
-    /// GPUs a node must show.
+    /// Expected GPUs per node.
     pub gpus_per_node: Option<u32>,
     /// Nodes in one NVLink domain.
     pub nodes_per_domain: Option<u32>,
-    /// How many tests have an expectation.
+    /// Number of tests with an expectation.
     pub tests: usize,
-    /// How many collectives have one.
+    /// Number of collectives with an expectation.
     pub collectives: usize,
-    /// The files it was read from.
+    /// The files that define the platform.
     pub origin: String,
 }
 
-/// `thresholds show --json`.
+/// The result of `thresholds show --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ThresholdsShowDocument {
     /// `fabricgate.thresholds/1`.
@@ -91,29 +92,29 @@ pub struct ThresholdsShowDocument {
     pub platform: Platform,
 }
 
-/// `thresholds check --json`.
+/// The result of `thresholds check --json`.
 #[derive(Debug, Serialize)]
 pub struct ThresholdsCheckDocument {
     /// `fabricgate.thresholds/1`.
     pub format: String,
     /// One entry per file.
     pub files: Vec<CheckedThresholdFile>,
-    /// What looks wrong about all of them together.
+    /// Warnings about all files together.
     pub warnings: Vec<String>,
 }
 
 /// One checked file.
 #[derive(Debug, Serialize)]
 pub struct CheckedThresholdFile {
-    /// The file as it was named.
+    /// Path of the file, as given.
     pub file: String,
-    /// Whether it can be used.
+    /// Whether the file is usable.
     pub ok: bool,
-    /// Why it could not be read at all.
+    /// Why the file could not be read at all.
     pub unreadable: Option<String>,
-    /// What is wrong.
+    /// Errors in the file.
     pub faults: Vec<ThresholdFault>,
-    /// What looks wrong.
+    /// Warnings about the file.
     pub warnings: Vec<ThresholdFault>,
 }
 

@@ -1,7 +1,6 @@
-//! `fabricgate watch`: the standing gate.
+//! `fabricgate watch`: the continuous gate.
 //!
-//! A configuration becomes the arguments of the loop here, and what the loop
-//! tells becomes lines.
+//! Turns a configuration into the arguments of the loop, and the loop's events into lines.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,22 +27,22 @@ use model::claims::Claims;
 use model::watch::{WATCH_FORMAT, WatchEvent, WatchLine};
 use node::exec::self_exe;
 
-/// The folder in which a pod finds its own account and namespace.
+/// The file with the namespace of the pod in which the process runs.
 const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// How often it is checked whether the instance that has our address is still there.
+/// Interval at which start-up retries while another instance holds the address.
 const POLL: Duration = Duration::from_secs(1);
 
-/// So often the address may still be in use after the lock was let go.
+/// Retries while the address stays in use after the other instance released the lock.
 const RELEASE_RETRIES: u32 = 5;
 
-/// Keep the gate: certify what is unverified, re-certify what expired or was repaired.
+/// Run the gate continuously: certify unverified nodes, re-certify expired and repaired ones.
 #[derive(Debug, clap::Args)]
 pub struct WatchArgs {
-    /// Start what is due; without it, only say what that is.
+    /// Start due runs; without it, only print them.
     #[arg(long)]
     apply: bool,
-    /// Decide once, run what is due, and end with the worst of its exit codes.
+    /// Decide once, run what is due, and exit with the worst of its exit codes.
     #[arg(long)]
     once: bool,
 }
@@ -56,12 +55,12 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let scheduler = gate_apply::scheduler_for(gate);
     let keys = config.certificates.read_keys();
     if let Some(trouble) = keys.problems.first().filter(|_| keys.trust.required) {
-        // Later nobody is there to see it, and a fleet would count as uncertified.
+        // Fail now: later no operator sees the message, and every node would count as uncertified.
         return Err(CommandError::Environment(trouble.clone()).into());
     }
     keys.problems.iter().for_each(|trouble| note(trouble));
     let vitals = Arc::new(WatchMetrics::default());
-    // Several turns may be missed while a large fleet is read.
+    // Reading a large fleet may miss several turns.
     let within_s = watching.interval().as_secs_f64() * 3.0 + 60.0;
     if let Some(address) = watching.listen {
         let serve = || http::serve(address, Arc::clone(&vitals), within_s);
@@ -76,10 +75,13 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
         start_monitoring(&config, gate, &vitals)?;
     }
     let lease = lease_settings(&config, kubernetes.as_ref());
-    let pokes = match &kubernetes {
+    let changes = match &kubernetes {
         Some(kubernetes) if !args.once => {
-            let pokes = node_events::start_node_watch(kubernetes.clone(), Arc::clone(&vitals));
-            Some(pokes.map_err(|error| CommandError::Environment(format!("no thread: {error}")))?)
+            let changes = node_events::start_node_watch(kubernetes.clone(), Arc::clone(&vitals));
+            Some(
+                changes
+                    .map_err(|error| CommandError::Environment(format!("no thread: {error}")))?,
+            )
         }
         _ => None,
     };
@@ -88,7 +90,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let (stopper, stop) = tokio::sync::watch::channel(false);
     let mut lines = WatchOutput { json: globals.json, lost: None };
     let mut tell = |event: WatchEvent| lines.print_event(event);
-    let asked = Arc::clone(&config);
+    let claims_config = Arc::clone(&config);
     let writer = |term: &LeaseTerm| gate_apply::scheduler_for_term(gate, Some(term));
     let mut arguments: Vec<String> =
         ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into();
@@ -98,7 +100,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let watching = run_watch(WatchLoop {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
-        fetch_claims: Arc::new(move || collect_claims(&asked)),
+        fetch_claims: Arc::new(move || collect_claims(&claims_config)),
         settings: watching.schedule(&config.policy),
         policy: &config.policy,
         trust: &keys.trust,
@@ -110,7 +112,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
         apply: args.apply,
         once: args.once,
         lease,
-        node_changes: pokes,
+        node_changes: changes,
         stop,
         metrics: vitals,
         emit: &mut tell,
@@ -122,7 +124,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
             tokio::select! {
                 ended = &mut watching => break ended,
                 name = signals.next() => {
-                    note(&format!("{name}: starting nothing more, waiting for what runs"));
+                    note(&format!("{name}: starting no more runs, waiting for running ones"));
                     stopper.send_replace(true);
                 }
             }
@@ -140,8 +142,8 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
-/// Listens. Where another instance of this folder has the address, its end is waited for;
-/// nothing where this one is told to end meanwhile.
+/// Opens the listening socket. While another instance of this folder holds the address, waits for
+/// its end; `None` if a signal arrives first.
 fn start_listener(
     address: SocketAddr,
     serve: &dyn Fn() -> io::Result<SocketAddr>,
@@ -156,19 +158,19 @@ fn start_listener(
     let Some(folder) = waits else { return Err(failed(in_use)) };
     crate::cli::runtime::build_runtime()?.block_on(async {
         let mut signals = StopSignals::listen();
-        let (mut told, mut left) = (false, RELEASE_RETRIES);
+        let (mut is_reported, mut left) = (false, RELEASE_RETRIES);
         loop {
             match state::lock_folder(folder).map_err(failed)? {
-                Err(who) => {
-                    if !told {
+                Err(holder) => {
+                    if !is_reported {
                         let folder = folder.display();
                         note(&format!(
-                            "watch: waiting: {folder}: {who} is at work here, and has {address}"
+                            "watch: waiting: {folder}: {holder} runs here and holds {address}"
                         ));
                     }
-                    (told, left) = (true, RELEASE_RETRIES);
+                    (is_reported, left) = (true, RELEASE_RETRIES);
                 }
-                // It ends, or another program has the address.
+                // It is exiting, or an unrelated program holds the address.
                 Ok(_) if left == 0 => return Err(failed(in_use)),
                 Ok(_) => left -= 1,
             }
@@ -185,16 +187,16 @@ fn start_listener(
     })
 }
 
-/// Starts the thread that puts together what monitoring is shown, and that of
-/// notifications where somebody is to be told.
+/// Starts the thread that collects the metrics, and the notification thread if targets are
+/// configured.
 fn start_monitoring(
     config: &Config,
     gate: &GateConfig,
     vitals: &Arc<WatchMetrics>,
 ) -> Result<(), CommandError> {
     let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
-    let told = config.notify.clone().filter(|it| !it.targets.is_empty());
-    let aside = told.map(|notify| {
+    let notify_config = config.notify.clone().filter(|it| !it.targets.is_empty());
+    let background = notify_config.map(|notify| {
         let say = |text: &str| note(&format!("notify: {text}"));
         BackgroundNotifier::start(
             notify,
@@ -216,20 +218,20 @@ fn start_monitoring(
         unread_keys: keys.problems,
         history: config.history_path(&config.run_dir),
         interval: config.watch.interval(),
-        notifier: aside.transpose().map_err(failed)?,
+        notifier: background.transpose().map_err(failed)?,
     };
     let say = |text: &str| note(&format!("metrics: {text}"));
     monitor::start_monitor(monitor, Arc::clone(vitals), say).map_err(failed)
 }
 
-/// What is claimed. Sources that cannot be read are left out, as in a sweep.
+/// The current claims. Unreadable sources are left out, as in a sweep.
 fn collect_claims(config: &Config) -> Result<Claims, String> {
     let in_force =
         expectations::load_thresholds(&config.thresholds).map_err(|error| error.to_string())?;
     config.collect_measurable_claims(&in_force.catalogue).map_err(|error| error.to_string())
 }
 
-/// The way to the cluster whose nodes are gated, where it is one of Kubernetes.
+/// The Kubernetes client settings, if the gate is one of Kubernetes.
 fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
     match &gate.backend {
         GateBackend::Kubernetes(kubernetes) => Some(kubernetes.clone()),
@@ -237,7 +239,7 @@ fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
     }
 }
 
-/// The Lease: the one that is named, and the usual one where Kubernetes is gated.
+/// The Lease: the configured one, or the default one for a Kubernetes gate.
 fn lease_settings(
     config: &Config,
     kubernetes: Option<&KubernetesClientConfig>,
@@ -247,7 +249,7 @@ fn lease_settings(
     let of_pod =
         || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
     let holder = || {
-        // In a pod that is its name.
+        // A pod's host name is its pod name.
         let host = clock::host_name();
         if std::path::Path::new(POD_NAMESPACE_FILE).exists() {
             host
@@ -265,7 +267,7 @@ fn lease_settings(
     })
 }
 
-/// Where what happens is told.
+/// Prints the events of the watch.
 struct WatchOutput {
     json: bool,
     lost: Option<anyhow::Error>,
@@ -281,9 +283,9 @@ impl WatchOutput {
         }
         let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: clock::now().at, event };
         let mut text = serde_json::to_string(&line)
-            .expect("events are structs, lists and numbers, all of which JSON has");
+            .expect("events are structs, lists and numbers, which JSON can represent");
         text.push('\n');
-        // Nobody who reads is no reason to leave nodes half measured.
+        // A closed output is no reason to leave nodes partly measured.
         if let Err(error) = stdout::write_document(text.as_bytes()) {
             self.lost.get_or_insert(error);
         }

@@ -1,5 +1,4 @@
-//! `[launcher.kubernetes]` of the configuration: the pods through which nodes
-//! are measured.
+//! `[launcher.kubernetes]` of the configuration: the pods that measure nodes.
 //!
 //! Checks the text of the section and opens nothing.
 
@@ -25,70 +24,71 @@ const MAX_RESOURCE_COUNT: u32 = 1_024;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LauncherKubernetesSection {
-    /// The kubeconfig of the account that creates pods. Default: the environment's, or the pod's own
-    /// account.
+    /// The kubeconfig of the account that creates pods. Default: the environment's, or the pod's
+    /// service account.
     kubeconfig: Option<PathBuf>,
-    /// The context in it. Default: its current one.
+    /// The context in the kubeconfig. Default: its current context.
     context: Option<OneWord>,
-    /// Where everything is made. Default: `fabricgate`.
+    /// The namespace of all created objects. Default: `fabricgate`.
     #[serde(deserialize_with = "read_label")]
     namespace: Option<String>,
-    /// The image, with fabricgate and the tools that probes call in it. Required.
+    /// The image, which must contain fabricgate and the tools that probes run. Required.
     image: Option<OneWord>,
-    /// The secret with which it is pulled. Default: none.
+    /// The image pull secret. Default: none.
     #[serde(deserialize_with = "read_dns_name")]
     pull_secret: Option<String>,
-    /// When it is pulled. Default: as Kubernetes does.
+    /// The image pull policy. Default: as Kubernetes does.
     pull_policy: Option<PullPolicy>,
-    /// The account of the pods; they are given no token of it. Default: the namespace's.
+    /// The service account of the pods; its token is not mounted. Default: the namespace's.
     #[serde(deserialize_with = "read_dns_name")]
     service_account: Option<String>,
-    /// Pods have the node's network, and so its RDMA devices. Default: false.
+    /// Whether pods use the node's network, and so its RDMA devices. Default: false.
     host_network: bool,
-    /// How GPUs are asked for. Default: `device-plugin`.
+    /// How GPUs are requested. Default: `device-plugin`.
     gpus: GpuRequestMode,
     /// The device plugin's resource name for GPUs. Default: `nvidia.com/gpu`.
     #[serde(deserialize_with = "read_resource")]
     resource: Option<String>,
-    /// The class of devices that is claimed. Default: `gpu.nvidia.com`.
+    /// The device class of the claims. Default: `gpu.nvidia.com`.
     #[serde(deserialize_with = "read_dns_name")]
     device_class: Option<String>,
-    /// GPUs of a node whose claims give no number, 0 (none) to 1024. Default: as many as it offers.
+    /// GPUs of a node without a claimed number, 0 (none) to 1024. Default: as many as it offers.
     gpus_per_node: Option<BoundedCount<0, MAX_RESOURCE_COUNT>>,
-    /// Further resources that every pod asks for, and how many, 1 to 1024. Default: none.
+    /// Further resources that every pod requests, with their number, 1 to 1024. Default: none.
     #[schemars(with = "BTreeMap<String, BoundedCount<1, MAX_RESOURCE_COUNT>>")]
     rdma: BTreeMap<Spanned<String>, BoundedCount<1, MAX_RESOURCE_COUNT>>,
-    /// Whether ComputeDomains are made. Default: `auto`.
+    /// Whether to create ComputeDomains. Default: `auto`.
     compute_domain: ComputeDomainMode,
     /// How `mpirun` reaches the other pods. Default: `none`.
     ranks: RankLaunchMode,
-    /// Variables of the pods; `{node}` in a value is the node. They are stored with the run: no
-    /// place for secrets. Default: none.
+    /// Environment variables of the pods; `{node}` in a value is replaced by the node's name. They
+    /// are stored with the run, so they must not contain secrets. Default: none.
     #[schemars(with = "BTreeMap<String, String>")]
     env: BTreeMap<Spanned<String>, String>,
     /// Tolerations in addition to fabricgate's own taints. Default: none.
     #[schemars(with = "Vec<Toleration>")]
     tolerations: Vec<Spanned<Toleration>>,
-    /// Whether cordoned nodes are measured too. Default: false.
+    /// Whether to measure cordoned nodes as well. Default: false.
     cordoned: bool,
     /// Whether the container is privileged. Default: false.
     privileged: bool,
-    /// Its capabilities. Default: `["IPC_LOCK"]`, for RDMA pins memory.
+    /// Its capabilities. Default: `["IPC_LOCK"]`, because RDMA pins memory.
     capabilities: Option<Vec<OneWord>>,
-    /// The size of `/dev/shm`, as Kubernetes writes sizes. Default: `16Gi`.
+    /// The size of `/dev/shm`, as a Kubernetes quantity. Default: `16Gi`.
     #[serde(deserialize_with = "read_quantity")]
     shm: Option<String>,
-    /// The priority class; take one with `preemptionPolicy: Never`. Default: the cluster's.
+    /// The priority class, preferably one with `preemptionPolicy: Never`. Default: the cluster's.
     #[serde(deserialize_with = "read_dns_name")]
     priority_class: Option<String>,
     /// How to treat nodes with GPU pods; not `reserve`. Default: `skip`.
     #[serde(deserialize_with = "read_busy")]
     busy: Option<BusyNodePolicy>,
-    /// Seconds for which busy nodes are waited for. Default: 3600.
+    /// Seconds to wait for busy nodes. Default: 3600.
     wait_s: Option<Seconds>,
-    /// Seconds that a pod may take to run, its image included, from 1. Default: 600.
+    /// Seconds until a pod must run, including the image pull, from 1. Default: 600.
     start_s: Option<BoundedNumber<1, 86_400>>,
-    /// Seconds that a pod may live, from 1. Default: twice the planned time, 10 minutes at least.
+    /// Longest lifetime of a pod in seconds, from 1. Default: twice the planned time, at least 10
+    /// minutes.
     deadline_s: Option<BoundedNumber<1, 86_400>>,
 }
 
@@ -151,7 +151,7 @@ fn strip_spans<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BT
     map.into_iter().map(|(key, it)| (key.into_inner(), value(it))).collect()
 }
 
-/// Lower-case letters, digits and dashes, beginning and ending with none of these.
+/// Lower-case letters, digits and dashes, without a dash at either end.
 fn is_label(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !text.is_empty()
@@ -216,7 +216,7 @@ fn check_resource(key: &str, value: &Spanned<String>) -> Result<(), ConfigMistak
     }
 }
 
-/// The name of a variable, as shells know them.
+/// The name of an environment variable, in POSIX form.
 fn check_variable(value: &Spanned<String>) -> Result<(), ConfigMistake> {
     let text = value.get_ref();
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -226,7 +226,7 @@ fn check_variable(value: &Spanned<String>) -> Result<(), ConfigMistake> {
     Err((value.span().start, format!("env {text:?}, expected the name of a variable")))
 }
 
-/// A toleration that names a taint, and does not tolerate everything by mistake.
+/// Checks that a toleration names a taint, so that none tolerates everything by mistake.
 fn check_toleration(toleration: &Spanned<Toleration>) -> Result<(), ConfigMistake> {
     const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
     let (at, it) = (toleration.span().start, toleration.get_ref());

@@ -46,7 +46,7 @@ pub enum AllocationBackend {
 }
 
 impl AllocationBackend {
-    /// Slurm's launcher, where jobs hold nodes.
+    /// The launcher of Slurm, if jobs hold nodes.
     pub fn slurm(&self) -> Option<&SlurmLauncher> {
         match self {
             Self::Slurm(slurm) => Some(slurm),
@@ -54,7 +54,7 @@ impl AllocationBackend {
         }
     }
 
-    /// The Kubernetes launcher, where pods hold nodes.
+    /// The launcher of Kubernetes, if pods hold nodes.
     pub fn kubernetes(&self) -> Option<&KubernetesLauncher> {
         match self {
             Self::Slurm(_) => None,
@@ -96,7 +96,7 @@ pub struct AllocationRequest<'a> {
 pub struct AllocationDomain {
     /// The domain.
     pub name: DomainName,
-    /// Its nodes that are to be held.
+    /// The nodes to hold.
     pub nodes: Vec<NodeName>,
     /// The claimed GPUs of each node.
     pub gpus_per_node: Option<u32>,
@@ -132,7 +132,7 @@ pub enum AllocationError {
     Scheduler {
         /// The scheduler.
         name: String,
-        /// Its answer.
+        /// The error of the scheduler.
         error: SchedulerError,
     },
     /// The scheduler refused to create an object.
@@ -183,7 +183,7 @@ impl Allocation {
                     match delete_run_objects(&pods.objects, &name, clock::now().unix).await {
                         Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
                         Err(why) => {
-                            failures.push(format!("pods of run {name} may still be there: {why}"));
+                            failures.push(format!("pods of run {name} may still exist: {why}"));
                         }
                     }
                 }
@@ -204,8 +204,8 @@ pub struct ReservationRenewal {
 }
 
 impl ReservationRenewal {
-    /// Starts the thread that renews the reservation of this allocation; `None` where there is
-    /// none to renew. Without a thread the reservation ends at its first end time.
+    /// Starts the thread that renews the reservation of this allocation; `None` if there is none to
+    /// renew. Without a thread the reservation ends at its first end time.
     pub fn start(
         context: &AllocationContext<'_>,
         allocation: &Allocation,
@@ -252,7 +252,7 @@ pub(super) fn journal_allocation(
     journal.append(JournalEvent::Holding { name, kind, nodes, drained, host, pid })
 }
 
-/// Appends to the journal once the process that has it open closes it.
+/// Appends to the journal as soon as the process that has it open closes it.
 async fn append_events(folder: &Path, events: Vec<JournalEvent>) -> Result<(), JournalError> {
     if events.is_empty() {
         return Ok(());

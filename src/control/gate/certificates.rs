@@ -101,7 +101,7 @@ fn sign_certificates(
             return Vec::new();
         }
         (Err(why), false) => {
-            withheld.push(WithheldAction::new("signatures", format!("none is signed: {why}")));
+            withheld.push(WithheldAction::new("signatures", format!("issued unsigned: {why}")));
             return made;
         }
         (Err(why), true) => {

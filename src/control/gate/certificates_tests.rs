@@ -4,7 +4,6 @@
 use super::super::fixture::{ISSUED_AT, certificate};
 use super::*;
 
-/// Signatures are not required.
 static NO_TRUST: SignatureTrust = SignatureTrust { keys: Vec::new(), required: false };
 
 fn unsigned() -> CertificateSigning<'static> {
@@ -25,7 +24,7 @@ fn issue_to(folder: &Path, nodes: &[&str]) -> IssueResult {
 }
 
 #[test]
-fn certificates_come_back_as_they_were_issued() {
+fn certificates_are_read_back_as_issued() {
     let dir = tempfile::tempdir().expect("a folder");
     assert_eq!(
         valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(0)),
@@ -75,7 +74,7 @@ fn a_voided_certificate_stays_with_its_reason_until_a_new_one_is_issued() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
+fn an_unreadable_certificate_is_reported_with_its_file_and_has_no_effect() {
     let dir = tempfile::tempdir().expect("a folder");
     issue_to(dir.path(), &["n1", "n2", "n3", "n4", "n5", "n6"]);
     let put = |name: &str, text: &str| {
@@ -119,8 +118,8 @@ fn a_name_never_leads_out_of_the_folder() {
     fs::write(dir.path().join("x.json"), whole).expect("written");
     for name in ["../../x", "..", "/etc/passwd", "a/b", "n1\u{0}", ""] {
         let node = NodeName::from(name);
-        let said = read_certificate(&state, &node).expect_err("refused").to_string();
-        assert!(said.contains("not the name of one node"), "{name}: {said}");
+        let message = read_certificate(&state, &node).expect_err("refused").to_string();
+        assert!(message.contains("not the name of one node"), "{name}: {message}");
         assert!(
             !void_certificate(&state, &node, "why", &now(0)).expect("nothing to void"),
             "{name}"
@@ -170,7 +169,7 @@ fn required_key() -> (SigningKey, SignatureTrust) {
 }
 
 #[test]
-fn what_must_be_signed_counts_only_as_it_was_signed() {
+fn if_signatures_are_required_only_unchanged_certificates_count() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, trust) = required_key();
     let made = ["n1", "n2", "n3", "n4"].map(certificate).to_vec();
@@ -189,9 +188,9 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     let (controls, troubles) =
         valid_nodes(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
     assert_eq!(controls, ["n1".into()].into());
-    let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("told");
-    assert!(of("n2.json").contains("does not fit"), "{troubles:?}");
-    assert!(of("n3.json").contains("does not fit"), "{troubles:?}");
+    let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("reported");
+    assert!(of("n2.json").contains("does not match"), "{troubles:?}");
+    assert!(of("n3.json").contains("does not match"), "{troubles:?}");
     assert!(of("n4.json").contains("not trusted"), "{troubles:?}");
     // An unaccepted certificate does not block an accepted one.
     let shorter = Certificate { expires_unix: ISSUED_AT + DAY_S, ..certificate("n2") };
@@ -207,7 +206,7 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
 }
 
 #[test]
-fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
+fn removing_the_void_record_does_not_restore_the_signature() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, trust) = required_key();
     let made = vec![certificate("n1")];
@@ -219,11 +218,11 @@ fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
     let path = certificate_path(dir.path(), &"n1".into()).expect("a name");
     fs::write(&path, to_bytes(&Certificate { voided: None, ..n1 })).expect("written");
     let error = read_trusted(dir.path(), &"n1".into(), &trust).expect_err("edited").to_string();
-    assert!(error.contains("not signed"), "{error}");
+    assert!(error.contains("unsigned"), "{error}");
 }
 
 #[test]
-fn without_the_key_none_is_issued_where_only_signed_ones_count_and_else_they_are_unsigned() {
+fn without_a_key_certificates_are_unsigned_or_withheld_if_signatures_are_required() {
     let dir = tempfile::tempdir().expect("a folder");
     let why = "key.pem: mode 644";
     let issue = |trust: &SignatureTrust, key| {

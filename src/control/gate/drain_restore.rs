@@ -21,8 +21,8 @@ use model::journal::JournalEvent;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
-/// Checks fabricgate drains that the nodes do not show. If there are any, reads and
-/// journals the controller's start time.
+/// Checks fabricgate drains that the nodes do not show. If there are any, reads and journals the
+/// controller's start time.
 pub async fn detect_lost_drains(
     carrier: &mut Executor<'_>,
     live: &SchedulerSnapshot,
@@ -55,10 +55,10 @@ pub async fn restore_drains(
     };
     let who = drain_store_name(scheduler);
     if let Some(why) = halted {
-        say(&format!("{who} lost our drain of {list}; it is not restored: {why}"));
+        say(&format!("{who} lost the fabricgate drain of {list}; it is not restored: {why}"));
         return Ok(Vec::new());
     }
-    say(&format!("{who} lost our drain of {list}; draining again"));
+    say(&format!("{who} lost the fabricgate drain of {list}; draining again"));
     let mut by_run: BTreeMap<String, Vec<Action>> = BTreeMap::new();
     let mut events = Vec::new();
     for (node, how) in &vanished.lost {

@@ -24,7 +24,6 @@ fn with_executor<T>(
     block_on(does(Executor { scheduler, journal, names: &names, settle: SETTLE, log: say, stop }))
 }
 
-/// Two drained nodes.
 fn drained_journal(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
@@ -50,7 +49,7 @@ fn restore(fake: &FakeScheduler, journal: &mut Journal, over: Option<&str>) -> V
 }
 
 #[test]
-fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
+fn defect_2_a_drain_that_a_controller_lost_is_restored_unchanged() {
     let fake = FakeScheduler::with_nodes(2);
     fake.controller_starts.borrow_mut().push_back("monday".to_owned());
     let (_folder, mut journal) = drained_journal(&fake);
@@ -59,9 +58,10 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     *fake.controller_starts.borrow_mut() = ["tuesday".to_owned()].into();
     fake.put(SchedulerNode::new("n1", &["IDLE"]));
     fake.put(SchedulerNode::new("n2", &["IDLE"]));
-    // A person undid one of them: fabricgate's entry stays.
-    let said = journal.state().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
-    fake.put(SchedulerNode { extra: said, ..SchedulerNode::new("n2", &["IDLE"]) });
+    // An operator undid one of them: fabricgate's entry stays.
+    let details = &journal.state().drain_details[&NodeName::from("n2")];
+    let extra = details.extra.clone().expect("written");
+    fake.put(SchedulerNode { extra, ..SchedulerNode::new("n2", &["IDLE"]) });
     let records = restore(&fake, &mut journal, None);
     assert_eq!(records.len(), 1, "{records:?}");
     assert_eq!((records[0].node.as_str(), records[0].result), ("n1", ActionResult::Done));
@@ -70,14 +70,14 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     let ledger = journal.state();
     assert_eq!((ledger.drains.len(), ledger.open_intents.len()), (2, 0));
     assert_eq!(ledger.controller.as_deref(), Some("tuesday"));
-    // Once.
+    // Only once.
     fake.calls.borrow_mut().clear();
     assert!(restore(&fake, &mut journal, None).is_empty());
     assert!(fake.changed_nodes().is_empty());
 }
 
 #[test]
-fn what_was_lost_stays_in_service_where_too_much_is_out_or_the_breaker_tripped() {
+fn lost_drains_are_not_restored_if_the_breaker_tripped_or_too_many_nodes_are_out() {
     let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = drained_journal(&fake);
     fake.put(SchedulerNode::new("n1", &["IDLE"]));
@@ -86,18 +86,18 @@ fn what_was_lost_stays_in_service_where_too_much_is_out_or_the_breaker_tripped()
     journal.append(tripped).expect("written");
     assert!(restore(&fake, &mut journal, None).is_empty());
     assert!(fake.changed_nodes().is_empty());
-    assert_eq!(journal.state().drains.len(), 2, "they are ours all the same");
+    assert_eq!(journal.state().drains.len(), 2, "they still count");
 }
 
 #[test]
-fn defect_1_a_drain_that_a_restored_store_lost_is_made_again_at_once_as_it_was() {
+fn defect_1_a_drain_that_a_restored_store_lost_is_restored_immediately_and_unchanged() {
     let fake = FakeScheduler::with_nodes(2);
     for name in ["n1", "n2"] {
         fake.put(kubernetes_node(fake.node(name), "5"));
     }
     let (_folder, mut journal) = drained_journal(&fake);
     let reason = fake.node("n1").reason;
-    // A person undid the other one: the node was written since.
+    // An operator undid the other one: the node was written since.
     fake.put(kubernetes_node(SchedulerNode::new("n1", &["IDLE"]), "5"));
     fake.put(kubernetes_node(SchedulerNode::new("n2", &["IDLE"]), "9"));
     let records = restore(&fake, &mut journal, None);

@@ -63,7 +63,7 @@ const MAX_REPORTED_ERRORS: usize = 5;
 const MAX_REREADS: usize = 3;
 
 /// Everything needed to execute a plan.
-#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+#[expect(missing_debug_implementations, reason = "a callback has no Debug")]
 pub struct Executor<'a> {
     /// The scheduler that is changed.
     pub scheduler: &'a dyn Scheduler,
@@ -240,8 +240,8 @@ impl<'p> PlanExecution<'_, 'p> {
 
     /// Logs changes without a journaled outcome, for example because the disk is full.
     fn report_unjournaled(&mut self) {
-        for told in messages::describe_unjournaled(&self.unjournaled) {
-            (self.executor.log)(&told);
+        for line in messages::describe_unjournaled(&self.unjournaled) {
+            (self.executor.log)(&line);
         }
     }
 
@@ -389,14 +389,15 @@ impl<'p> PlanExecution<'_, 'p> {
         };
         let journal = &*self.executor.journal;
         let state = permit_state_change(action, node, journal.state(), self.run, journal.epoch())?;
-        let said = |mark| marks::change_beside_action(action.kind, node, mark, self.executor.names);
-        let said = action.mark.as_ref().map(said);
-        let mut change = NodeUpdate { state, ..said.unwrap_or_default() };
+        let marks =
+            |mark| marks::change_beside_action(action.kind, node, mark, self.executor.names);
+        let marks = action.mark.as_ref().map(marks);
+        let mut change = NodeUpdate { state, ..marks.unwrap_or_default() };
         add_gate_annotation(&mut change, node, journal.state());
         if change.is_empty() {
-            let unsaid = |mark| marks::explain_unwritable(node, mark, self.executor.names);
-            let unsaid = action.mark.as_ref().map(unsaid).unwrap_or_default();
-            return Err(match unsaid.first() {
+            let unwritable = |mark| marks::explain_unwritable(node, mark, self.executor.names);
+            let unwritable = action.mark.as_ref().map(unwritable).unwrap_or_default();
+            return Err(match unwritable.first() {
                 Some(why) if action.kind != ActionKind::Drain => {
                     (ActionResult::Refused, why.clone())
                 }
@@ -415,8 +416,8 @@ impl<'p> PlanExecution<'_, 'p> {
             }
             return Ok(());
         }
-        for told in messages::describe_start(&groups) {
-            (self.executor.log)(&told);
+        for line in messages::describe_start(&groups) {
+            (self.executor.log)(&line);
         }
         let calls: Vec<(Vec<NodeName>, NodeUpdate, SchedulerSnapshot)> =
             groups.iter().map(UpdateGroup::update_call).collect();
@@ -429,23 +430,20 @@ impl<'p> PlanExecution<'_, 'p> {
             .iter()
             .map(|(nodes, change, seen)| scheduler.update_nodes_if_unchanged(nodes, change, seen))
             .collect();
-        let said = join_updates(changes).await;
+        let results = join_updates(changes).await;
         self.last_change = Instant::now();
         if scheduler.has_conditional_writes() {
             // Even visible changes may be incomplete, for lack of a permission.
-            let told: BTreeSet<&str> =
-                said.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
-            for message in told.into_iter().take(MAX_REPORTED_ERRORS) {
-                (self.executor.log)(&format!(
-                    "not everything was written: {}",
-                    text::clean(message)
-                ));
+            let messages: BTreeSet<&str> =
+                results.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
+            for message in messages.into_iter().take(MAX_REPORTED_ERRORS) {
+                (self.executor.log)(&format!("the change is incomplete: {}", text::clean(message)));
             }
         }
-        let is_refused = |said: &Result<(), SchedulerError>| {
-            said.as_ref().is_err_and(|error| error.kind != SourceProblemKind::Unreachable)
+        let is_refused = |result: &Result<(), SchedulerError>| {
+            result.as_ref().is_err_and(|error| error.kind != SourceProblemKind::Unreachable)
         };
-        let patience = match said.iter().all(is_refused) {
+        let patience = match results.iter().all(is_refused) {
             true => self.executor.settle.min(REFUSAL_SETTLE_TIME),
             false => self.executor.settle,
         };
@@ -453,18 +451,18 @@ impl<'p> PlanExecution<'_, 'p> {
         let seen = self.poll_nodes(&begun, patience, ObservationGoal::Applied).await;
         let mut concluded = Vec::new();
         for (mut begun, call) in begun.into_iter().zip(call) {
-            let said = &said[call];
+            let answer = &results[call];
             let (result, detail) = match seen.change_observation(&begun) {
                 Some(ChangeObservation::Applied(detail)) => (ActionResult::Done, detail),
                 Some(ChangeObservation::Overwritten(detail)) => (ActionResult::Superseded, detail),
                 Some(ChangeObservation::Missing(_))
-                    if said.is_ok() && begun.change.state.is_some() =>
+                    if answer.is_ok() && begun.change.state.is_some() =>
                 {
                     // Acknowledged but not visible: it may have been lost.
                     self.pending.push(begun);
                     continue;
                 }
-                missing => explain_missing_change(missing.as_ref(), said, &seen),
+                missing => explain_missing_change(missing.as_ref(), answer, &seen),
             };
             if result == ActionResult::Done && begun.change.state.is_some() {
                 begun.was_observed = true;
@@ -532,14 +530,14 @@ impl<'p> PlanExecution<'_, 'p> {
         let is_untold = |(begun, result, _): &&(StartedAction<'_>, ActionResult, String)| {
             *result == ActionResult::Done && seen.is_condition_missing(begun)
         };
-        let untold =
+        let missing =
             |(begun, ..): &(StartedAction<'_>, ActionResult, String)| JournalEvent::Condition {
                 id: begun.id.clone(),
                 node: begun.item.action.node.clone(),
                 shown: false,
             };
-        let untold = concluded.iter().filter(is_untold).map(untold);
-        self.executor.journal.append_all(concluded.iter().map(outcome).chain(untold).collect())?;
+        let missing = concluded.iter().filter(is_untold).map(missing);
+        self.executor.journal.append_all(concluded.iter().map(outcome).chain(missing).collect())?;
         for (begun, result, detail) in concluded {
             self.unjournaled.remove(&begun.item.action.node);
             self.record_result(begun.item, result, &detail);
@@ -554,9 +552,9 @@ async fn join_updates<T>(mut calls: Vec<SchedulerFuture<'_, T>>) -> Vec<Result<T
     poll_fn(|context| {
         for (call, answer) in calls.iter_mut().zip(&mut answers) {
             if answer.is_none()
-                && let Poll::Ready(said) = call.as_mut().poll(context)
+                && let Poll::Ready(result) = call.as_mut().poll(context)
             {
-                *answer = Some(said);
+                *answer = Some(result);
             }
         }
         if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }

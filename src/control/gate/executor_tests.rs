@@ -1,4 +1,4 @@
-//! Plans against a scheduler in memory that misbehaves as Slurm does.
+//! Plans against an in-memory scheduler that fails as Slurm does.
 
 use super::super::fixture::{FakeFailure, FakeScheduler, action, block_on, journal, plan};
 use super::super::journal::read_state;
@@ -14,7 +14,7 @@ fn mark_names() -> MarkNames {
     MarkNames { features: false, extra: true, ..MarkNames::default() }
 }
 
-/// Carries a plan out with times that tests can wait for.
+/// Executes a plan with timeouts that are short enough for tests.
 fn execute(fake: &FakeScheduler, journal: &mut Journal, plan: &ActionPlan) -> Vec<ActionRecord> {
     try_execute(fake, journal, plan, false).expect("the journal can be written")
 }
@@ -41,7 +41,7 @@ fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
     records.iter().map(|it| (it.node.as_str(), it.result)).collect()
 }
 
-/// A journal in which `n1` is drained by us.
+/// A journal in which fabricgate drained `n1`.
 fn after_a_drain(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
     let records = execute(fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
@@ -62,7 +62,7 @@ fn an_action_on_one_gpu_of_an_earlier_version_is_refused_and_drains_no_node() {
 }
 
 #[test]
-fn equal_changes_share_one_call_and_all_is_written_down() {
+fn equal_changes_share_one_call_and_every_action_is_journaled() {
     let fake = FakeScheduler::with_nodes(4);
     let (folder, mut journal) = journal();
     let drains = ["n1", "n2", "n4"].map(|node| action(ActionKind::Drain, node)).to_vec();
@@ -120,7 +120,7 @@ fn releases_and_certificates_come_before_drains_and_the_worst_drain_first() {
 }
 
 #[test]
-fn what_somebody_else_drained_stays_theirs() {
+fn a_drain_of_another_owner_stays_unchanged() {
     let fake = FakeScheduler::with_nodes(2);
     fake.put(FakeScheduler::drained_node("n1", "psu is smoking"));
     let (_folder, mut journal) = journal();
@@ -138,15 +138,15 @@ fn what_somebody_else_drained_stays_theirs() {
 }
 
 #[test]
-fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
+fn a_node_that_an_operator_drains_between_two_groups_is_left_alone() {
     let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = journal();
     let mut second = action(ActionKind::Drain, "n2");
     second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
     // Read for the plan, after the first change, and for the second.
-    let nobody = Vec::new;
-    let hand = vec![FakeScheduler::drained_node("n2", "mine")];
-    fake.foreign_changes.borrow_mut().extend([nobody(), nobody(), hand]);
+    let no_change = Vec::new;
+    let by_operator = vec![FakeScheduler::drained_node("n2", "mine")];
+    fake.foreign_changes.borrow_mut().extend([no_change(), no_change(), by_operator]);
     let both = vec![action(ActionKind::Drain, "n1"), second];
     let records = execute(&fake, &mut journal, &plan(both));
     assert_eq!(results(&records), [("n1", ActionResult::Done), ("n2", ActionResult::Superseded)]);
@@ -154,7 +154,7 @@ fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
 }
 
 #[test]
-fn a_hand_right_after_ours_is_seen_and_nothing_is_written_over_it() {
+fn an_operators_change_right_after_a_drain_is_not_overwritten() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     fake.foreign_changes
@@ -163,11 +163,11 @@ fn a_hand_right_after_ours_is_seen_and_nothing_is_written_over_it() {
     let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Superseded)]);
     assert_eq!(fake.node("n1").reason.as_deref(), Some("mine"));
-    assert_eq!(journal.state().spent.len(), 1, "it was there for a moment");
+    assert_eq!(journal.state().spent.len(), 1, "it was visible for a moment");
 }
 
 #[test]
-fn an_error_is_never_taken_for_not_done() {
+fn an_error_never_counts_as_not_done() {
     for (mishap, expected) in [
         (FakeFailure::LateAndDone, ActionResult::Done),
         (FakeFailure::LateAndLost, ActionResult::Unknown),
@@ -188,7 +188,7 @@ fn an_error_is_never_taken_for_not_done() {
 }
 
 #[test]
-fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
+fn each_node_of_a_partly_applied_list_has_its_own_result() {
     let records = execute_partial_drain(&FakeScheduler::with_nodes(2));
     let done = ActionResult::Done;
     assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
@@ -196,7 +196,7 @@ fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
 }
 
 #[test]
-fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be_as_it_was() {
+fn a_node_missing_from_a_partly_read_answer_has_an_unknown_result() {
     let fake = FakeScheduler::with_nodes(2);
     fake.troubles.borrow_mut().push("nodes[2]: no name".to_owned());
     let records = execute_partial_drain(&fake);
@@ -207,7 +207,7 @@ fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be
 /// Three drains in one call, of which one node vanishes meanwhile.
 fn execute_partial_drain(fake: &FakeScheduler) -> Vec<ActionRecord> {
     let (_folder, mut journal) = journal();
-    // It exists when it is read and is gone when it is changed.
+    // The node exists at the reading and is gone at the change.
     fake.failures.borrow_mut().push_back(FakeFailure::InPart);
     fake.put(SchedulerNode::new("n3", &["IDLE"]));
     let (_sender, stop) = watch::channel(false);
@@ -224,7 +224,7 @@ fn execute_partial_drain(fake: &FakeScheduler) -> Vec<ActionRecord> {
     block_on(execute_plan_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
 }
 
-/// Removes `n3` when something is changed.
+/// Removes `n3` at the first change.
 #[derive(Debug)]
 struct RemoveNodeScheduler<'a>(&'a FakeScheduler);
 
@@ -252,7 +252,7 @@ impl Scheduler for RemoveNodeScheduler<'_> {
 }
 
 #[test]
-fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
+fn a_drain_that_was_acknowledged_and_lost_is_repeated_once() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut first) = journal();
     fake.failures.borrow_mut().push_back(FakeFailure::AckedAndLost);
@@ -274,7 +274,7 @@ fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
 }
 
 #[test]
-fn a_drain_that_shows_and_vanishes_before_it_is_kept_is_made_again() {
+fn a_drain_that_vanishes_before_it_is_persisted_is_repeated() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
@@ -286,7 +286,7 @@ fn a_drain_that_shows_and_vanishes_before_it_is_kept_is_made_again() {
 }
 
 #[test]
-fn a_silent_scheduler_stops_everything_and_every_action_has_a_record() {
+fn a_silent_scheduler_stops_the_plan_and_every_action_has_a_record() {
     let fake = FakeScheduler::with_nodes(3);
     let (_folder, mut journal) = journal();
     fake.silent.set(true);
@@ -306,7 +306,7 @@ fn a_silent_scheduler_stops_everything_and_every_action_has_a_record() {
 }
 
 #[test]
-fn whoever_is_asked_to_stop_begins_nothing_more() {
+fn after_a_stop_request_no_action_begins() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let one = plan(vec![action(ActionKind::Drain, "n1")]);
@@ -317,7 +317,7 @@ fn whoever_is_asked_to_stop_begins_nothing_more() {
 }
 
 #[test]
-fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
+fn a_contradictory_or_frozen_plan_is_not_executed() {
     let fake = FakeScheduler::with_nodes(3);
     let (_folder, mut journal) = after_a_drain(&fake);
     let all = vec![
@@ -340,7 +340,7 @@ fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
 }
 
 #[test]
-fn what_the_scheduler_does_not_know_is_not_tried() {
+fn a_node_unknown_to_the_scheduler_is_not_changed() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let both = ["n1", "nosuch"].map(|node| action(ActionKind::Drain, node)).to_vec();
@@ -350,7 +350,7 @@ fn what_the_scheduler_does_not_know_is_not_tried() {
 }
 
 #[test]
-fn nothing_is_changed_that_cannot_be_written_down() {
+fn nothing_is_changed_without_a_journal_entry() {
     let fake = FakeScheduler::with_nodes(1);
     let (folder, mut journal) = journal();
     std::fs::rename(folder.path().join("journal.jsonl"), folder.path().join("gone"))
@@ -363,7 +363,7 @@ fn nothing_is_changed_that_cannot_be_written_down() {
 }
 
 #[test]
-fn a_drain_without_a_record_is_not_ended() {
+fn a_drain_without_a_record_is_not_released() {
     let fake = FakeScheduler::with_nodes(1);
     fake.put(FakeScheduler::drained_node("n1", "fabricgate:nvlink-low:r0 e9"));
     let (_folder, mut journal) = journal();
@@ -372,7 +372,7 @@ fn a_drain_without_a_record_is_not_ended() {
     assert!(fake.changed_nodes().is_empty());
 }
 
-/// A node of Kubernetes that is idle, in this boot.
+/// An idle Kubernetes node, in this boot.
 fn kubernetes_node(name: &str, boot: &str) -> SchedulerNode {
     let kubernetes = Some(Box::default());
     SchedulerNode {
@@ -396,7 +396,7 @@ fn a_node_that_left_service_after_the_decision_is_not_certified() {
 }
 
 #[test]
-fn what_was_measured_before_a_boot_is_written_by_no_action() {
+fn measurements_from_before_a_boot_are_never_written() {
     for kind in [ActionKind::Drain, ActionKind::Relabel, ActionKind::Certify] {
         for (measured, result) in [("b1", ActionResult::Refused), ("b2", ActionResult::Done)] {
             let fake = FakeScheduler::with_nodes(0);
@@ -412,42 +412,42 @@ fn what_was_measured_before_a_boot_is_written_by_no_action() {
 }
 
 #[test]
-fn two_gates_that_write_the_same_reason_are_told_apart() {
+fn two_gates_that_write_the_same_reason_are_distinguished() {
     let fake = FakeScheduler::with_nodes(0);
     fake.put(kubernetes_node("n1", "b1"));
     fake.put(kubernetes_node("n2", "b1"));
     let (_folder, mut journal) = journal();
-    // Another gate was quicker on the first: the same run, class and turn.
+    // Another gate was first: the same run, class and turn.
     let mut theirs = kubernetes_node("n1", "b1");
     theirs.state.push("DRAIN".to_owned());
     theirs.reason = Some(DRAIN.to_owned());
-    let seen = theirs.kubernetes.as_mut().expect("told");
+    let seen = theirs.kubernetes.as_mut().expect("a Kubernetes node");
     seen.annotations.insert(GATE.to_owned(), "another".to_owned());
     fake.foreign_changes.borrow_mut().extend([vec![], vec![theirs.clone()]]);
     let drains = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
     let records = execute(&fake, &mut journal, &plan(drains.clone()));
     let ends = [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)];
     assert_eq!(results(&records), ends, "{records:?}");
-    // The journal knows the first gate's drain, and never the other gate's.
+    // The journal knows the first gate's drain, but not the other gate's.
     fake.put(theirs);
     let ledger = journal.state();
     assert!(matches!(node_state::drain_owner(&fake.node("n2"), ledger), DrainOwner::ThisGate(_)));
     let own = ledger.drains.keys().map(NodeName::as_str).collect::<Vec<_>>();
     assert_eq!(own, ["n2"]);
     let mut as_another = fake.node("n2");
-    let seen = as_another.kubernetes.as_mut().expect("told");
+    let seen = as_another.kubernetes.as_mut().expect("a Kubernetes node");
     seen.annotations.insert(GATE.to_owned(), "another".to_owned());
     assert_eq!(node_state::drain_owner(&as_another, ledger), DrainOwner::Unrecorded);
-    // A release takes back what the drain brought.
+    // A release removes what the drain added.
     let release = action(ActionKind::Release, "n2");
     let records = execute(&fake, &mut journal, &plan(vec![release]));
     assert_eq!(results(&records), [("n2", ActionResult::Done)], "{records:?}");
-    let left = fake.node("n2").kubernetes.expect("told").annotations;
+    let left = fake.node("n2").kubernetes.expect("a Kubernetes node").annotations;
     assert!(!left.contains_key(GATE), "{left:?}");
 }
 
 #[test]
-fn a_drain_that_is_made_again_and_not_answered_stays_open() {
+fn a_repeated_drain_without_an_answer_stays_open() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     fake.failures.borrow_mut().extend([FakeFailure::AckedAndLost, FakeFailure::LateAndLost]);
@@ -458,12 +458,12 @@ fn a_drain_that_is_made_again_and_not_answered_stays_open() {
 }
 
 #[test]
-fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_as_undone() {
+fn defect_5_a_drain_that_an_operator_undoes_immediately_stays_undone_and_is_recorded() {
     for starts in [vec![], vec!["monday"], vec!["monday", "tuesday"]] {
         let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
         fake.controller_starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
-        // Read, visible; then a person resumes it, which leaves fabricgate's entry in
+        // Read, then visible; then an operator resumes the node, which leaves fabricgate's entry in
         // Extra.
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
@@ -474,7 +474,7 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
         fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
         let records = execute(&fake, &mut journal, &plan(vec![drain]));
         assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");
-        assert_eq!(fake.changed_nodes().len(), 1, "not made again");
+        assert_eq!(fake.changed_nodes().len(), 1, "not repeated");
         let ledger = journal.state();
         let noted = (ledger.drains.len(), ledger.undone_drains.len(), ledger.open_intents.len());
         assert_eq!(noted, (0, 1, 0), "{starts:?}");
@@ -482,7 +482,7 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
 }
 
 #[test]
-fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
+fn defect_5_without_a_restart_of_the_controller_no_drain_is_lost() {
     let lost = |starts: &[&str]| {
         let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
@@ -493,13 +493,13 @@ fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
         execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
         fake.changed_nodes().len()
     };
-    assert_eq!(lost(&["monday", "tuesday"]), 2, "made again");
+    assert_eq!(lost(&["monday", "tuesday"]), 2, "repeated");
     assert_eq!(lost(&["monday"]), 1, "respected");
-    assert_eq!(lost(&[]), 2, "our words went with it");
+    assert_eq!(lost(&[]), 2, "fabricgate's entry is lost too");
 }
 
 #[test]
-fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
+fn defect_6_an_old_reading_is_repeated_right_before_the_change() {
     let ends = |slow: Duration| {
         let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
@@ -512,7 +512,7 @@ fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
             log: &mut |_| {},
             stop,
         };
-        // A person drains it while the first answer is on its way.
+        // An operator drains it while the first answer is on its way.
         fake.foreign_changes
             .borrow_mut()
             .extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
@@ -520,32 +520,32 @@ fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
         block_on(execute_plan_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
         fake.changed_nodes().len()
     };
-    // Any answer is older than no time at all.
+    // Every reading is older than a limit of zero.
     assert_eq!((ends(Duration::ZERO), ends(Duration::MAX)), (0, 1));
 }
 
 #[test]
-fn defect_18_what_was_drained_and_cannot_be_written_down_is_told() {
+fn defect_18_a_drain_that_cannot_be_journaled_is_reported() {
     let fake = FakeScheduler::with_nodes(2);
     let (folder, mut journal) = journal();
     let full = FullDiskScheduler(&fake, folder.path().join("journal.jsonl"));
     let (_sender, stop) = watch::channel(false);
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
     let carrier = Executor {
         scheduler: &full,
         journal: &mut journal,
         names: &mark_names(),
         settle: Duration::from_millis(60),
-        log: &mut |text| told.push(text.to_owned()),
+        log: &mut |text| lines.push(text.to_owned()),
         stop,
     };
     block_on(execute_plan_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
-    let last = told.last().expect("something");
-    assert!(last.starts_with("n[1-2]: drain requested"), "{told:?}");
+    let last = lines.last().expect("something");
+    assert!(last.starts_with("n[1-2]: drain requested"), "{lines:?}");
 }
 
-/// The journal cannot be written any more once nodes were changed.
+/// The journal becomes unwritable once nodes were changed.
 #[derive(Debug)]
 struct FullDiskScheduler<'a>(&'a FakeScheduler, std::path::PathBuf);
 

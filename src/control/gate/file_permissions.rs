@@ -55,9 +55,9 @@ fn permission_error(why: impl std::fmt::Display) -> io::Error {
 /// Checks an existing folder and its ancestors: a user who can rename one of them can
 /// replace the folder.
 pub(super) fn check_folder(path: &Path) -> io::Result<()> {
-    let we = ProcessCredentials::current();
+    let process = ProcessCredentials::current();
     let path = fs::canonicalize(path)?;
-    if let Some(why) = we.check_metadata(&fs::metadata(&path)?) {
+    if let Some(why) = process.check_metadata(&fs::metadata(&path)?) {
         return Err(permission_error(format!("{why}; `chmod 700` it, as the user of the gate")));
     }
     for above in path.ancestors().skip(1) {
@@ -105,8 +105,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_and_mode_are_held_against_who_we_are() {
-        let we = ProcessCredentials { user: 1000, group: 1000 };
+    fn owner_and_mode_are_checked_against_the_process() {
+        let process = ProcessCredentials { user: 1000, group: 1000 };
         for good in [
             (1000, 1000, 0o700),
             (1000, 5, 0o755),
@@ -115,7 +115,7 @@ mod tests {
             (1000, 1000, 0o775),
             (0, 1000, 0o2775),
         ] {
-            assert_eq!(we.explain_writable(good.0, good.1, good.2), None, "{good:?}");
+            assert_eq!(process.explain_writable(good.0, good.1, good.2), None, "{good:?}");
         }
         for (bad, why) in [
             ((1001, 1000, 0o700), "user 1001 owns it"),
@@ -124,13 +124,13 @@ mod tests {
             ((1000, 100, 0o770), "group 100 may write"),
             ((0, 0, 0o770), "group 0 may write"),
         ] {
-            let said = we.explain_writable(bad.0, bad.1, bad.2).expect("refused");
-            assert!(said.contains(why), "{bad:?}: {said}");
+            let message = process.explain_writable(bad.0, bad.1, bad.2).expect("refused");
+            assert!(message.contains(why), "{bad:?}: {message}");
         }
     }
 
     #[test]
-    fn folders_that_others_write_links_and_pipes_are_refused() {
+    fn folders_writable_by_others_links_and_pipes_are_refused() {
         let place = tempfile::tempdir().expect("a folder");
         let at = |name: &str| place.path().join(name);
         let set = |name: &str, mode| {

@@ -71,7 +71,6 @@ impl FakeScheduler {
         self.nodes.borrow()[&NodeName::from(name)].clone()
     }
 
-    /// A node drained manually.
     pub(super) fn drained_node(name: &str, reason: &str) -> SchedulerNode {
         let reason = Some(reason.to_owned());
         SchedulerNode { reason, ..SchedulerNode::new(name, &["IDLE", "DRAIN"]) }
@@ -150,9 +149,9 @@ impl Scheduler for FakeScheduler {
                 self.put(node);
             }
             let all = self.nodes.borrow();
-            let asked = |name: &NodeName| nodes.is_empty() || nodes.contains(name);
-            let told = all.iter().filter(|(name, _)| asked(name));
-            let nodes = told.map(|(name, node)| (name.clone(), node.clone())).collect();
+            let is_requested = |name: &NodeName| nodes.is_empty() || nodes.contains(name);
+            let listed = all.iter().filter(|(name, _)| is_requested(name));
+            let nodes = listed.map(|(name, node)| (name.clone(), node.clone())).collect();
             Ok(SchedulerSnapshot { nodes, troubles: self.troubles.borrow().clone() })
         })
     }

@@ -235,8 +235,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The lock excludes other gates, but not people: after another process moves the
-    /// file or writes to it, this turn can no longer rely on it.
+    /// The lock excludes other gates, but not operators: after another process moves the file or
+    /// writes to it, this turn can no longer rely on it.
     fn check_undisturbed(&self) -> Result<(), JournalError> {
         let own = self.file.metadata().map_err(|source| self.io_error(source))?;
         let disturbed =

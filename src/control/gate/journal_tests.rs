@@ -1,4 +1,4 @@
-//! The journal against what disks, clocks and other processes do.
+//! The journal under faults of disks, clocks and other processes.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -35,7 +35,7 @@ fn journal_of_three_lines() -> (tempfile::TempDir, Vec<u8>) {
 }
 
 #[test]
-fn every_turn_counts_one_on_and_lines_are_numbered() {
+fn every_turn_has_the_next_epoch_and_lines_are_numbered() {
     let folder = tempfile::tempdir().expect("a folder");
     for turn in 1..=3 {
         let mut journal = Journal::open(folder.path()).expect("opened");
@@ -50,7 +50,7 @@ fn every_turn_counts_one_on_and_lines_are_numbered() {
 }
 
 #[test]
-fn after_the_last_turn_there_can_be_no_gate_takes_one() {
+fn after_the_highest_epoch_no_turn_starts() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(Journal::open(folder.path()).expect("opened"));
     let text = String::from_utf8(read_bytes(folder.path())).expect("JSON");
@@ -62,24 +62,24 @@ fn after_the_last_turn_there_can_be_no_gate_takes_one() {
         error.contains("journal.jsonl:1") && error.contains("highest possible epoch"),
         "{error}"
     );
-    assert_eq!(read_bytes(folder.path()), last.as_bytes(), "nothing was written");
+    assert_eq!(read_bytes(folder.path()), last.as_bytes(), "unchanged");
     assert_eq!(read_state(folder.path()).expect("read").epoch, u64::MAX);
 }
 
 #[test]
-fn who_looks_changes_and_creates_nothing() {
+fn reading_changes_and_creates_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");
     assert_eq!(read_state(&state).expect("nothing there"), JournalState::default());
     assert!(!state.exists());
     let (folder, mut written) = journal_of_three_lines();
     let journal = Journal::open(folder.path()).expect("opened");
-    assert_eq!(read_state(folder.path()).expect("read while it is taken"), *journal.state());
+    assert_eq!(read_state(folder.path()).expect("readable while locked"), *journal.state());
     drop(journal);
     written = [read_bytes(folder.path()), written].concat();
     let torn = &written[..written.len() - 5];
     write_bytes(folder.path(), torn);
-    assert!(read_state(folder.path()).is_err(), "the second copy begins anew");
+    assert!(read_state(folder.path()).is_err(), "the second copy restarts the numbering");
     let torn = &read_bytes(folder.path())[..600];
     write_bytes(folder.path(), torn);
     read_state(folder.path()).expect("a torn line is ignored");
@@ -87,7 +87,7 @@ fn who_looks_changes_and_creates_nothing() {
 }
 
 #[test]
-fn others_may_not_read_it() {
+fn other_users_may_not_read_the_journal() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("a/b");
     let _journal = Journal::open(&state).expect("opened");
@@ -98,14 +98,14 @@ fn others_may_not_read_it() {
 }
 
 #[test]
-fn a_journal_torn_at_any_byte_is_mended_and_loses_no_whole_line() {
+fn a_journal_torn_at_any_byte_is_repaired_and_keeps_all_whole_lines() {
     let (folder, written) = journal_of_three_lines();
     for end in 0..written.len() {
         write_bytes(folder.path(), &written[..end]);
         let whole = written[..end].iter().filter(|byte| **byte == b'\n').count() as u64;
         assert_eq!(read_state(folder.path()).expect("read").lines, whole, "torn at {end}");
         let is_torn = 0 < end && written[end - 1] != b'\n';
-        // Every turn forces the disk: not at each byte in the middle of lines.
+        // Every turn syncs the disk, so bytes in the middle of lines are not all tested.
         let is_edge = written[end.saturating_sub(2)..written.len().min(end + 2)].contains(&b'\n');
         if !is_edge && end % 16 != 0 {
             continue;
@@ -136,16 +136,16 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
     for (bad, why) in bad {
         let broken = [lines[0], bad, lines[2]].concat();
         write_bytes(folder.path(), &broken);
-        for said in [
+        for error in [
             read_state(folder.path()).expect_err("bad"),
             Journal::open(folder.path()).expect_err("bad"),
         ] {
-            let said = said.to_string();
-            assert!(said.contains("journal.jsonl:2: ") && said.contains(why), "{said}");
+            let message = error.to_string();
+            assert!(message.contains("journal.jsonl:2: ") && message.contains(why), "{message}");
         }
         assert_eq!(read_bytes(folder.path()), broken);
     }
-    // A line that is missing shows by the numbers.
+    // The numbers reveal a missing line.
     write_bytes(folder.path(), &[lines[0], lines[2]].concat());
     assert!(Journal::open(folder.path()).is_err());
 }
@@ -156,18 +156,18 @@ fn a_newer_format_is_refused_and_named() {
     let text = String::from_utf8(written).expect("text");
     let newer = text.replacen("fabricgate.journal/1", "fabricgate.journal/2", 1);
     write_bytes(folder.path(), newer.as_bytes());
-    let said = Journal::open(folder.path()).expect_err("newer").to_string();
-    assert!(said.contains("a newer fabricgate (fabricgate.journal/2)"), "{said}");
+    let message = Journal::open(folder.path()).expect_err("newer").to_string();
+    assert!(message.contains("a newer fabricgate (fabricgate.journal/2)"), "{message}");
     assert_eq!(read_bytes(folder.path()), newer.as_bytes());
 }
 
 #[test]
-fn a_second_gate_waits_and_is_told_who_is_at_work() {
+fn a_second_gate_waits_and_learns_the_holder_of_the_lock() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = Journal::open(folder.path()).expect("opened");
     let taken = Journal::open_with_timeout(folder.path(), Duration::from_millis(120));
-    let said = taken.expect_err("taken").to_string();
-    assert!(said.contains(&format!("process {} on ", std::process::id())), "{said}");
+    let message = taken.expect_err("taken").to_string();
+    assert!(message.contains(&format!("process {} on ", std::process::id())), "{message}");
     let path = folder.path().to_owned();
     let second = std::thread::spawn(move || Journal::open(&path).map(|it| it.epoch()));
     std::thread::sleep(Duration::from_millis(100));
@@ -176,7 +176,7 @@ fn a_second_gate_waits_and_is_told_who_is_at_work() {
 }
 
 #[test]
-fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
+fn a_lock_of_another_process_holds_until_that_process_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(Journal::open(folder.path()).expect("opened"));
     let script = "exec 9<>\"$0\"; flock -w 25 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
@@ -191,21 +191,21 @@ fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
         runtime.expect("a runtime").block_on(exec::run(&request, stopped))
     });
     let start = Instant::now();
-    let said = loop {
+    let holder = loop {
         match Journal::open_with_timeout(folder.path(), Duration::ZERO) {
             Err(JournalError::Locked { who, .. }) if who.contains("far") => break who,
             _ => assert!(start.elapsed() < Duration::from_secs(30), "flock(1) does not lock"),
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert_eq!(said, "process 1 on far");
+    assert_eq!(holder, "process 1 on far");
     stop.send(true).expect("it listens");
     other.join().expect("no panic").expect("it was started");
-    Journal::open(folder.path()).expect("the lock is free again");
+    Journal::open(folder.path()).expect("the lock is free");
 }
 
 #[test]
-fn many_gates_at_once_take_turns_and_no_line_is_lost() {
+fn concurrent_gates_take_turns_and_lose_no_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let gates: Vec<_> = (0..4)
         .map(|_| {
@@ -227,27 +227,27 @@ fn many_gates_at_once_take_turns_and_no_line_is_lost() {
 }
 
 #[test]
-fn a_journal_that_was_touched_by_others_is_not_written_to() {
+fn a_journal_that_another_process_changed_is_not_written_to() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(JOURNAL_FILE);
     let mut journal = Journal::open(folder.path()).expect("opened");
     let mut other = OpenOptions::new().append(true).open(&path).expect("opened");
     other.write_all(b"{}\n").expect("written");
-    let said = journal.append(tripped("x")).expect_err("disturbed").to_string();
-    assert!(said.contains("another process wrote"), "{said}");
+    let message = journal.append(tripped("x")).expect_err("disturbed").to_string();
+    assert!(message.contains("another process wrote"), "{message}");
     drop(journal);
     fs::remove_file(&path).expect("removed");
     let mut journal = Journal::open(folder.path()).expect("opened");
     fs::rename(&path, folder.path().join("journal.1")).expect("moved");
-    let said = journal.append(tripped("x")).expect_err("moved").to_string();
-    assert!(said.contains("moved or removed"), "{said}");
+    let message = journal.append(tripped("x")).expect_err("moved").to_string();
+    assert!(message.contains("moved or removed"), "{message}");
     fs::write(&path, "").expect("written");
-    let said = journal.append(tripped("x")).expect_err("another").to_string();
-    assert!(said.contains("another file"), "{said}");
+    let message = journal.append(tripped("x")).expect_err("another").to_string();
+    assert!(message.contains("another file"), "{message}");
 }
 
 #[test]
-fn a_clock_that_went_backwards_is_noticed_and_time_stands_still() {
+fn a_clock_set_back_is_reported_and_times_do_not_decrease() {
     let at = |unix: i64, at: &str| ClockStamp {
         at: at.to_owned(),
         unix,
@@ -261,7 +261,7 @@ fn a_clock_that_went_backwards_is_noticed_and_time_stands_still() {
     assert_eq!(clamp_to_monotonic(at(100, "x"), Some(&at(100, "y"))), (at(100, "x"), None));
     assert_eq!(clamp_to_monotonic(at(1, "x"), None), (at(1, "x"), None));
 
-    // A journal whose last line is of a far future.
+    // A journal whose last line is from the far future.
     let (folder, written) = journal_of_three_lines();
     let text = String::from_utf8(written).expect("text");
     let last = read_state(folder.path()).expect("read").last.expect("a stamp");
@@ -274,7 +274,7 @@ fn a_clock_that_went_backwards_is_noticed_and_time_stands_still() {
 }
 
 #[test]
-fn a_device_that_takes_nothing_is_an_error_and_no_line() {
+fn a_full_device_is_an_error_and_adds_no_line() {
     let (folder, written) = journal_of_three_lines();
     let mut journal = Journal::open(folder.path()).expect("opened");
     let before = journal.state().clone();
@@ -283,23 +283,23 @@ fn a_device_that_takes_nothing_is_an_error_and_no_line() {
     let path = std::mem::replace(&mut journal.path, PathBuf::from("/dev/full"));
     let whole = std::mem::replace(&mut journal.synced_len, 0);
     for _ in 0..2 {
-        let said = journal.append(tripped("x")).expect_err("full");
-        assert!(matches!(said, JournalError::Io { .. }), "{said}");
+        let error = journal.append(tripped("x")).expect_err("full");
+        assert!(matches!(error, JournalError::Io { .. }), "{error}");
     }
     assert_eq!(*journal.state(), before);
     (journal.file, journal.path, journal.synced_len) = (file, path, whole);
-    journal.append(tripped("later")).expect("there is room again");
+    journal.append(tripped("later")).expect("space is available");
     assert!(read_bytes(folder.path()).starts_with(&written));
     assert_eq!(read_state(folder.path()).expect("read").lines, before.lines + 1);
 }
 
 #[test]
-fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
+fn a_full_disk_is_an_error_before_any_action_and_leaves_no_partial_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();
     let command = |words: &[&str]| {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         let request =
             ProcessRequest { argv, limit: Duration::from_secs(20), capture: exec::CAPTURE };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -316,30 +316,30 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
         fs::write(folder.path().join("ballast"), vec![0; 1 << 14]).expect("written");
         let long = "x".repeat(5_000);
         let mut lines = 1;
-        let said = loop {
+        let message = loop {
             match journal.append(tripped(&long)) {
                 Ok(()) => lines += 1,
                 Err(error) => break error.to_string(),
             }
             assert!(lines < 100, "the disk does not fill up");
         };
-        assert!(said.contains("No space left"), "{said}");
+        assert!(message.contains("No space left"), "{message}");
         assert_eq!(journal.state().lines, lines);
-        assert!(read_bytes(&state).ends_with(b"\n"), "half a line was left");
+        assert!(read_bytes(&state).ends_with(b"\n"), "a partial line was left");
         assert_eq!(read_state(&state).expect("read").lines, lines);
-        // Many lines at once: none of them, too.
+        // Several lines in one call: none of them is written either.
         assert!(journal.append_all(vec![tripped(&long), tripped(&long), tripped(&long)]).is_err());
         assert_eq!(read_state(&state).expect("read").lines, lines);
-        // What is left of the last page is filled, too.
+        // Fills the rest of the last page.
         while journal.append(tripped("")).is_ok() {
             lines += 1;
         }
         drop(journal);
-        // The next turn cannot even be written down; nothing that was is lost.
+        // The next turn cannot be journaled; no earlier line is lost.
         assert!(Journal::open(&state).is_err());
         assert_eq!(read_state(&state).expect("read").lines, lines);
         fs::remove_file(folder.path().join("ballast")).expect("removed");
-        let mut journal = Journal::open(&state).expect("there is room again");
+        let mut journal = Journal::open(&state).expect("space is available");
         journal.append(tripped("short")).expect("written");
         assert_eq!(read_state(&state).expect("read").lines, lines + 2);
     });
@@ -348,7 +348,7 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
 }
 
 #[test]
-fn lines_about_pods_that_an_earlier_version_asked_to_leave_are_read_and_kept() {
+fn eviction_lines_of_an_earlier_version_are_read_and_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let line = |seq: u64, rest: &str| {
         format!(
@@ -368,7 +368,7 @@ fn lines_about_pods_that_an_earlier_version_asked_to_leave_are_read_and_kept() {
     let read = read_entries(folder.path()).expect("read");
     let JournalEvent::Evicted { eviction } = &read[2].event else { panic!("{:?}", read[2]) };
     assert_eq!((eviction.node.as_str(), eviction.pods.len()), ("n1", 2));
-    // A turn goes on behind them, has nothing of them to conclude, and changes none.
+    // A turn continues after them, has no intent of theirs to conclude, and changes none.
     let journal = Journal::open(folder.path()).expect("opened");
     assert!(journal.state().open_intents.is_empty());
     drop(journal);

@@ -79,7 +79,7 @@ impl KubernetesScheduler {
             seen,
             fence: self.fence.clone(),
         };
-        self.client_thread.submit(move |desk| node_writer::write_nodes(desk, order)).await
+        self.client_thread.submit(move |client| node_writer::write_nodes(client, order)).await
     }
 }
 
@@ -100,7 +100,7 @@ impl Scheduler for KubernetesScheduler {
         let nodes = nodes.to_vec();
         Box::pin(
             self.client_thread
-                .submit(move |desk| async move { node_reader::read_nodes(desk, &nodes).await }),
+                .submit(move |client| async move { node_reader::read_nodes(client, &nodes).await }),
         )
     }
 

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_reads_back_and_what_is_none_is_refused() {
+    fn a_term_is_parsed_back_and_an_invalid_one_is_refused() {
         let text = "fabricgate/watch/pod-7/12";
         let term = LeaseTerm::parse(text).expect("a term");
         assert_eq!((term.transitions, term.to_string()), (12, text.to_owned()));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_is_told_by_our_clock_since_the_last_change_whatever_the_lease_says() {
+    fn expiry_depends_on_the_local_clock_since_the_last_change() {
         // The holder's clock is years ahead, then behind; neither matters.
         let first = LeaseObservation::observe(None, &spec("a", 4_000_000_000, 1), 100.0);
         let same =

@@ -56,20 +56,20 @@ pub async fn reassert_marks(
     };
     let still: BTreeMap<NodeName, NodeUpdate> =
         marks::find_lost_marks(&fresh, ledger, policy, &clock::now()).into_iter().collect();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let mut wanted = Vec::new();
     for (node, change) in lost {
         match still.get(&node) {
             Some(change) => wanted.push((node, change.clone())),
             None => {
                 let why = "already restored, or no longer to be written";
-                told.push(ReassertResult::new(node, change, ActionResult::Already, why));
+                results.push(ReassertResult::new(node, change, ActionResult::Already, why));
             }
         }
     }
-    told.extend(write_marks(scheduler, wanted, &fresh).await);
-    told.sort_by(|a, b| a.node.cmp(&b.node));
-    told
+    results.extend(write_marks(scheduler, wanted, &fresh).await);
+    results.sort_by(|a, b| a.node.cmp(&b.node));
+    results
 }
 
 /// Writes these changes, one call per distinct change, then reads the nodes to check
@@ -83,7 +83,7 @@ pub async fn write_marks(
     for (node, change) in wanted {
         groups.entry(change).or_default().push(node);
     }
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, NodeUpdate, Option<SchedulerError>)> = Vec::new();
     // Every unanswered call takes its full time limit while the journal is locked.
     let mut silent: Option<SchedulerError> = None;
@@ -92,7 +92,7 @@ pub async fn write_marks(
             let why = format!("not tried, an earlier call got no answer: {error}");
             let refused =
                 |node| ReassertResult::new(node, change.clone(), ActionResult::Refused, &why);
-            told.extend(nodes.into_iter().map(refused));
+            results.extend(nodes.into_iter().map(refused));
             continue;
         }
         let error = scheduler.update_nodes_if_unchanged(&nodes, &change, fresh).await.err();
@@ -101,7 +101,7 @@ pub async fn write_marks(
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();
     if all.is_empty() {
-        return told;
+        return results;
     }
     let seen = scheduler.read_nodes(&all).await;
     let is_whole = seen.as_ref().is_ok_and(|live| live.troubles.is_empty());
@@ -128,16 +128,16 @@ pub async fn write_marks(
                 Ok(None) => (ActionResult::Failed, format!("the node is gone{complaint}")),
                 Err(error) => (ActionResult::Unknown, format!("the check failed: {error}")),
             };
-            told.push(ReassertResult::new(node, change.clone(), result, &detail));
+            results.push(ReassertResult::new(node, change.clone(), result, &detail));
         }
     }
-    told.sort_by(|a, b| a.node.cmp(&b.node));
-    told
+    results.sort_by(|a, b| a.node.cmp(&b.node));
+    results
 }
 
-/// Events for conditions that the server has accepted by now.
-pub fn condition_events(told: &[ReassertResult], ledger: &JournalState) -> Vec<JournalEvent> {
-    let shown = told.iter().filter(|it| {
+/// Events for conditions that the server has now accepted.
+pub fn condition_events(results: &[ReassertResult], ledger: &JournalState) -> Vec<JournalEvent> {
+    let visible = results.iter().filter(|it| {
         let marks = it.change.kubernetes.as_ref();
         let is_there = matches!(it.result, ActionResult::Done | ActionResult::Already);
         is_there && marks.is_some_and(|marks| marks.condition.is_some())
@@ -146,7 +146,7 @@ pub fn condition_events(told: &[ReassertResult], ledger: &JournalState) -> Vec<J
         let id = ledger.unacknowledged.get(&it.node)?.clone();
         Some(JournalEvent::Condition { id, node: it.node.clone(), shown: true })
     };
-    shown.filter_map(event).collect()
+    visible.filter_map(event).collect()
 }
 
 impl ReassertResult {
@@ -250,8 +250,8 @@ mod tests {
         ledger: &JournalState,
     ) -> Vec<(String, ActionResult)> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let told = runtime.block_on(reassert_marks(slurm, live, ledger, &Policy::default()));
-        told.iter().map(|it| (it.node.to_string(), it.result)).collect()
+        let results = runtime.block_on(reassert_marks(slurm, live, ledger, &Policy::default()));
+        results.iter().map(|it| (it.node.to_string(), it.result)).collect()
     }
 
     #[test]
@@ -267,30 +267,30 @@ mod tests {
     }
 
     #[test]
-    fn features_that_come_back_in_another_order_show() {
+    fn features_stored_in_another_order_count_as_visible() {
         let (slurm, ledger) = scheduler_without_marks();
         for node in slurm.live.borrow_mut().nodes.values_mut() {
             node.available_features = vec!["a".to_owned(), "b".to_owned()];
         }
         let slurm = ForgetfulScheduler { sorts: true, ..slurm };
         let before = slurm.live.borrow().clone();
-        let told = reassert_results(&slurm, &before, &ledger);
+        let results = reassert_results(&slurm, &before, &ledger);
         let done = ["n1", "n2", "n3"].map(|name| (name.to_owned(), ActionResult::Done));
-        assert_eq!(told, done);
+        assert_eq!(results, done);
     }
 
     #[test]
-    fn a_node_that_somebody_changed_since_is_not_written() {
+    fn a_node_changed_since_the_reading_is_not_written() {
         let (slurm, ledger) = scheduler_without_marks();
         let before = slurm.live.borrow().clone();
         slurm.live.borrow_mut().nodes.get_mut(&"n2".into()).expect("n2").extra.clear();
-        let told = reassert_results(&slurm, &before, &ledger);
-        assert_eq!(told[1], ("n2".to_owned(), ActionResult::Already));
+        let results = reassert_results(&slurm, &before, &ledger);
+        assert_eq!(results[1], ("n2".to_owned(), ActionResult::Already));
         assert_eq!(slurm.calls.borrow()[0].0, ["n1".into(), "n3".into()]);
     }
 
     #[test]
-    fn what_an_error_did_is_seen_by_looking() {
+    fn the_effect_of_a_failed_call_is_read_from_the_nodes() {
         let (slurm, ledger) = scheduler_without_marks();
         let before = slurm.live.borrow().clone();
         let slurm = ForgetfulScheduler { half: Some(2), ..slurm };
@@ -300,19 +300,19 @@ mod tests {
     }
 
     #[test]
-    fn after_one_that_nobody_answers_no_other_is_tried() {
+    fn after_a_call_without_an_answer_no_other_is_tried() {
         let (slurm, ledger) = scheduler_without_marks();
         slurm.live.borrow_mut().nodes.get_mut(&"n3".into()).expect("n3").available_features =
             vec!["zz".to_owned()];
         let before = slurm.live.borrow().clone();
         let slurm = ForgetfulScheduler { half: Some(0), ..slurm };
-        let told = reassert_results(&slurm, &before, &ledger);
+        let results = reassert_results(&slurm, &before, &ledger);
         assert_eq!(slurm.calls.borrow().len(), 1);
-        assert!(told.iter().any(|it| it.1 == ActionResult::Refused), "{told:?}");
+        assert!(results.iter().any(|it| it.1 == ActionResult::Refused), "{results:?}");
     }
 
     #[test]
-    fn who_cannot_be_read_is_not_written() {
+    fn an_unreadable_node_is_not_written() {
         let (slurm, ledger) = scheduler_without_marks();
         let before = slurm.live.borrow().clone();
         let slurm = ForgetfulScheduler { reads_fail: true, ..slurm };

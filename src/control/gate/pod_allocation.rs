@@ -1,7 +1,7 @@
-//! Kubernetes' side of an allocation: one pod on each node to be measured.
+//! Kubernetes' part of an allocation: one pod on each node to be measured.
 //!
-//! Every object names the process that needs it. No node and no foreign pod is changed:
-//! the scheduler places fabricgate's pods, and a node where it cannot is left out.
+//! Every object names the process that needs it. No node and no foreign pod is changed: the
+//! scheduler places fabricgate's pods, and a node where it cannot is left out.
 
 mod object_client;
 mod pod_creation;
@@ -40,18 +40,18 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Taints that only repeat what a node's state says.
+/// Taints that only repeat the state of a node.
 const STATE_TAINTS: &[&str] =
     &[UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// How much longer than they may take to start pods stay without a worker: all
-/// of a run wait for the slowest.
+/// How much longer than their start timeout pods stay without a worker: all pods of a run wait for
+/// the slowest.
 const WORKER_IDLE_S: u64 = 300;
 
 /// The pods that hold nodes, and the cluster that runs them.
 #[derive(Debug)]
 pub struct PodBackend {
-    /// How pods are made.
+    /// The configuration of the pods.
     pub kubernetes: KubernetesLauncher,
     /// The path of fabricgate in the image.
     pub worker: String,
@@ -107,17 +107,16 @@ pub(super) async fn allocate_pods(
     creator.create_and_wait(&domains, &mut allocation.nodes).await
 }
 
-/// How the nodes that are wanted stand.
+/// The availability of the requested nodes.
 #[derive(Debug, Default)]
 struct PodNodeAvailability {
     idle: BTreeSet<NodeName>,
-    /// Pods of others use them, which passes.
+    /// In use by other pods, which will end.
     busy: BTreeMap<NodeName, String>,
-    /// Everything else.
     unfit: BTreeMap<NodeName, String>,
 }
 
-/// Sorts nodes by whether a pod can be placed on them now.
+/// Sorts nodes by availability for a pod.
 struct PodNodeSelector<'a> {
     kubernetes: &'a KubernetesLauncher,
     state: &'a JournalState,
@@ -166,7 +165,7 @@ impl PodNodeSelector<'_> {
         let mut sorted = PodNodeAvailability::default();
         for name in all {
             let Some(node) = live.nodes.get(name) else {
-                sorted.unfit.insert(name.clone(), "the cluster does not know it".to_owned());
+                sorted.unfit.insert(name.clone(), "the cluster has no such node".to_owned());
                 continue;
             };
             if let Some(why) = self.repelling_taint(node) {
@@ -189,34 +188,33 @@ impl PodNodeSelector<'_> {
         sorted
     }
 
-    /// The taint that would keep our pod away, where there is one that its state
-    /// does not tell.
+    /// The taint that would keep fabricgate's pod away, unless the node's state reports the same.
     fn repelling_taint(&self, node: &SchedulerNode) -> Option<String> {
-        // Those are told by words of their own: cordoned, not ready.
-        let told_otherwise = |key: &str| STATE_TAINTS.contains(&key);
+        // Messages of their own report those: cordoned, not ready.
+        let is_reported_otherwise = |key: &str| STATE_TAINTS.contains(&key);
         let taints = &node.kubernetes.as_ref()?.taints;
         let others: Vec<_> =
-            taints.iter().filter(|taint| !told_otherwise(&taint.key)).cloned().collect();
+            taints.iter().filter(|taint| !is_reported_otherwise(&taint.key)).cloned().collect();
         let taint = self.kubernetes.repelled_by(&others)?;
         Some(format!(
-            "taint {}={}:{} keeps pods away; tolerations of [launcher.kubernetes] may let ours in",
+            "taint {}={}:{} keeps pods away; a toleration in [launcher.kubernetes] can allow it",
             cleaned(&taint.key),
             cleaned(&taint.value),
             cleaned(&taint.effect)
         ))
     }
 
-    /// The node as it is for pods that tolerate what ours do: our own taints are
-    /// no obstacle, and are not lifted for that.
+    /// The node as fabricgate's pods see it: they tolerate fabricgate's taints, which are no
+    /// obstacle and are not lifted for the measurement.
     fn ignore_own_taints(&self, node: &SchedulerNode) -> SchedulerNode {
-        let ours = self.drained
+        let is_lifted = self.drained
             && matches!(node_state::drain_owner(node, self.state), DrainOwner::ThisGate(_));
         let mut node = node.clone();
-        if ours && node_state::appended_text(&node).is_none() {
+        if is_lifted && node_state::appended_text(&node).is_none() {
             node.state.retain(|word| word != "DRAIN");
             node.reason = None;
         }
-        // A node that is known to have no taint that repels us is not tainted for us.
+        // A node without a repelling taint counts as untainted.
         if node.kubernetes.is_some() {
             node.state.retain(|word| word != "TAINTED");
         }

@@ -42,7 +42,7 @@ const MAX_NODES_BY_NAME: usize = 500;
 const MAX_REPORTED_PROBLEMS: usize = 5;
 
 /// Inputs of a turn.
-#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+#[expect(missing_debug_implementations, reason = "a callback has no Debug")]
 pub struct ReconcileInput<'a> {
     /// The gate's state folder.
     pub folder: &'a Path,
@@ -136,7 +136,7 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
     if !lost.is_empty() {
         let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
         let who = drain_restore::drain_store_name(turn.scheduler);
-        (turn.log)(&format!("{who} lost our drain of {nodes}: it would be restored"));
+        (turn.log)(&format!("{who} lost the fabricgate drain of {nodes}: it would be restored"));
     }
     report_unrecorded(&mut turn, &live, &ledger);
     tell_left_out(&mut turn, &live);
@@ -240,8 +240,8 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
 
 /// Logs GPUs that an earlier version took out individually.
 fn tell_left_out(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
-    for told in live.nodes.values().filter_map(device::left_out) {
-        (turn.log)(&told);
+    for line in live.nodes.values().filter_map(device::left_out) {
+        (turn.log)(&line);
     }
 }
 
@@ -290,11 +290,11 @@ async fn read_nodes(
     ledger: &JournalState,
 ) -> Result<SchedulerSnapshot, ReconcileError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
-    let ours = ledger.drains.keys().chain(ledger.marks.keys());
+    let recorded = ledger.drains.keys().chain(ledger.marks.keys());
     // Claims come from other sources: a name that Slurm would expand as a list must not
     // make the request for all other nodes fail.
     let nodes: BTreeSet<&NodeName> =
-        claimed.chain(ours).filter(|node| node.is_one_node()).collect();
+        claimed.chain(recorded).filter(|node| node.is_one_node()).collect();
     let is_by_name = nodes.len() < MAX_NODES_BY_NAME && turn.scheduler.has_conditional_writes();
     let nodes: Vec<NodeName> =
         if is_by_name { nodes.into_iter().cloned().collect() } else { Vec::new() };
@@ -372,7 +372,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let verdicts = Verdicts::empty(Outcome::Pass);
         let (_stopper, stop) = watch::channel(false);
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         let turned = fixture::block_on(reconcile_nodes(ReconcileInput {
             folder: folder.path(),
             scheduler: fake,
@@ -394,14 +394,14 @@ mod tests {
             trust: &SignatureTrust::default(),
             apply: false,
             stop,
-            log: &mut |text| told.push(text.to_owned()),
+            log: &mut |text| lines.push(text.to_owned()),
         }))
         .expect("a turn");
-        (turned, told)
+        (turned, lines)
     }
 
     #[test]
-    fn defect_7_a_first_condition_that_the_server_never_took_is_said_again_by_the_next_turn() {
+    fn defect_7_the_next_turn_writes_a_first_condition_that_the_server_refused() {
         let kinds = [ActionKind::Certify, ActionKind::Drain];
         for kind in kinds {
             let fake = FakeScheduler::with_nodes(1);
@@ -431,7 +431,7 @@ mod tests {
             assert_eq!(records.expect("written")[0].result, ActionResult::Done);
             drop(journal);
             let condition = || fake.node("n1").kubernetes.expect("one").condition;
-            assert_eq!(condition(), None, "it was not taken");
+            assert_eq!(condition(), None, "it was refused");
             // The condition stays missing while the server refuses it.
             reconcile_folder(&fake, folder.path());
             assert_eq!(condition(), None);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_name_that_is_not_one_node_s_keeps_nobody_from_being_asked_for() {
+    fn a_claimed_name_that_is_a_list_does_not_block_the_request_for_other_nodes() {
         let fake = FakeScheduler::with_nodes(2);
         let domain = ClaimedDomain {
             name: "d1".into(),
@@ -488,18 +488,18 @@ mod tests {
             nic: None,
         };
         let fleet = Claims { domains: vec![domain], ..Claims::default() };
-        let (turned, told) = dry_run_messages(&fake, &fleet);
-        assert_eq!(turned.live.nodes.len(), 2, "{told:?}");
+        let (turned, lines) = dry_run_messages(&fake, &fleet);
+        assert_eq!(turned.live.nodes.len(), 2, "{lines:?}");
     }
 
     #[test]
-    fn what_could_not_be_read_is_told_and_budgets_are_said() {
+    fn unreadable_nodes_are_reported_with_a_limit() {
         let fake = FakeScheduler::with_nodes(1);
         fake.troubles.borrow_mut().extend((0..7).map(|at| format!("nodes[{at}]: no name")));
-        let (turned, told) = dry_run_messages(&fake, &Claims::default());
-        assert_eq!(told.len(), MAX_REPORTED_PROBLEMS + 1, "{told:?}");
-        assert_eq!(told[0], "not read: nodes[0]: no name");
-        assert_eq!(told[MAX_REPORTED_PROBLEMS], "and 2 more");
+        let (turned, lines) = dry_run_messages(&fake, &Claims::default());
+        assert_eq!(lines.len(), MAX_REPORTED_PROBLEMS + 1, "{lines:?}");
+        assert_eq!(lines[0], "not read: nodes[0]: no name");
+        assert_eq!(lines[MAX_REPORTED_PROBLEMS], "and 2 more");
         assert_eq!(turned.budgets.len(), 5, "{:?}", turned.budgets);
     }
 }

@@ -66,43 +66,47 @@ async fn recover_intents_after(
     let now = clock::now();
     let mut found: BTreeMap<String, (ActionResult, String)> =
         open.iter().filter_map(|it| Some((it.id.clone(), of_one_gpu(&it.action)?))).collect();
-    let mut untold: BTreeSet<String> = BTreeSet::new();
-    for look in 0..2 {
+    let mut without_condition: BTreeSet<String> = BTreeSet::new();
+    for attempt in 0..2 {
         // Two readings must agree before an intent counts as not done.
-        let looked: Vec<&OpenIntent> = open
+        let checked: Vec<&OpenIntent> = open
             .iter()
-            .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
+            .filter(|it| {
+                found.get(&it.id).is_none_or(|(result, _)| *result == ActionResult::Refused)
+            })
             .collect();
-        if looked.is_empty()
-            || (0 < look && looked.iter().all(|it| YOUNG_INTENT_S < age_s(&it.stamp, &now)))
+        if checked.is_empty()
+            || (0 < attempt && checked.iter().all(|it| YOUNG_INTENT_S < age_s(&it.stamp, &now)))
         {
             break;
         }
-        if 0 < look {
+        if 0 < attempt {
             sleep(on_its_way).await;
         }
-        let mut nodes: Vec<NodeName> = looked.iter().map(|it| it.action.node.clone()).collect();
+        let mut nodes: Vec<NodeName> = checked.iter().map(|it| it.action.node.clone()).collect();
         nodes.sort();
         nodes.dedup();
         match carrier.scheduler.read_nodes(&nodes).await {
             Ok(live) => {
-                for open in looked {
+                for open in checked {
                     let node = live.nodes.get(&open.action.node);
                     if node.is_some_and(|node| is_condition_missing(node, &open.change)) {
-                        untold.insert(open.id.clone());
+                        without_condition.insert(open.id.clone());
                     }
-                    let sight = node.map(|node| verify_change(node, &open.before, &open.change));
+                    let observation =
+                        node.map(|node| verify_change(node, &open.before, &open.change));
                     let unread = live.troubles.first().map(String::as_str);
                     let times = if open.is_late { LATE_FACTOR } else { 0.0 };
                     let late_s = times * carrier.settle.as_secs_f64();
                     let late_s = late_s.max(in_flight.as_secs_f64());
-                    let end = conclude_intent(sight, unread, age_s(&open.stamp, &now), late_s);
+                    let end =
+                        conclude_intent(observation, unread, age_s(&open.stamp, &now), late_s);
                     found.insert(open.id.clone(), end);
                 }
             }
             Err(error) => {
                 let why = format!("the scheduler did not report the node's state: {error}");
-                for open in looked {
+                for open in checked {
                     found.insert(open.id.clone(), (ActionResult::Unknown, why.clone()));
                 }
             }
@@ -119,7 +123,7 @@ async fn recover_intents_after(
         if result != ActionResult::Unknown {
             events.push(JournalEvent::Outcome { id: open.id.clone(), result, detail });
         }
-        if result == ActionResult::Done && untold.contains(&open.id) {
+        if result == ActionResult::Done && without_condition.contains(&open.id) {
             events.push(JournalEvent::Condition { id: open.id, node: of_node, shown: false });
         }
     }
@@ -143,19 +147,19 @@ fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
 /// Outcome of an intent, from its node's current state. If a part of the answer was
 /// unreadable, a missing node may still be known to the scheduler.
 fn conclude_intent(
-    sight: Option<ChangeObservation>,
+    observation: Option<ChangeObservation>,
     unread: Option<&str>,
     age: f64,
     late_s: f64,
 ) -> (ActionResult, String) {
-    match (sight, unread) {
+    match (observation, unread) {
         (Some(ChangeObservation::Applied(now)), _) => {
             (ActionResult::Done, format!("found after a restart: {now}"))
         }
         // A late write would overwrite the current content.
         (Some(ChangeObservation::Overwritten(now)), _) if age < late_s => (
             ActionResult::Unknown,
-            format!("another writer changed it since, and our change may still be applied: {now}"),
+            format!("another writer changed it; fabricgate's change may still be applied: {now}"),
         ),
         (Some(ChangeObservation::Overwritten(now)), _) => {
             (ActionResult::Superseded, format!("another writer changed it since: {now}"))

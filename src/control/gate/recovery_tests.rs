@@ -1,4 +1,4 @@
-//! Intents that a crash left open, and what the next turn makes of them.
+//! Intents that a crash left open, and how the next turn concludes them.
 
 use tokio::sync::watch;
 
@@ -53,7 +53,7 @@ fn idle(name: &str) -> SchedulerNode {
 }
 
 #[test]
-fn one_gpu_that_an_earlier_version_began_to_take_out_is_concluded_and_nothing_is_done() {
+fn an_intent_of_an_earlier_version_for_one_gpu_is_concluded_without_a_change() {
     let (_folder, mut journal) = journal();
     let device = GpuCordon { way: GpuCordonMethod::TaintRule, index: 2, uuid: "GPU-2a".to_owned() };
     let begun = Action { device: Some(device), ..action(ActionKind::Drain, "n1") };
@@ -69,10 +69,10 @@ fn one_gpu_that_an_earlier_version_began_to_take_out_is_concluded_and_nothing_is
 }
 
 #[test]
-fn every_open_intent_ends_as_its_node_shows() {
+fn every_open_intent_is_concluded_by_the_state_of_its_node() {
     let fake = FakeScheduler::with_nodes(4);
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
-    fake.put(FakeScheduler::drained_node("n3", "somebody's"));
+    fake.put(FakeScheduler::drained_node("n3", "operator's"));
     fake.put(FakeScheduler::drained_node("n5", DRAIN));
     let (_folder, mut journal) = journal();
     let begun =
@@ -108,15 +108,15 @@ fn every_open_intent_ends_as_its_node_shows() {
     assert_eq!(results, expected, "{records:?}");
     assert!(records[0].detail.contains("found after a restart"), "{records:?}");
     assert!(records[1].detail.contains("never carried out"), "{records:?}");
-    assert!(fake.changed_nodes().is_empty(), "nothing is done to anybody");
+    assert!(fake.changed_nodes().is_empty(), "no node is changed");
     let ledger = journal.state();
     let drains: Vec<&str> = ledger.drains.keys().map(NodeName::as_str).collect();
     assert_eq!(drains, ["n1"]);
     assert_eq!(ledger.drains[&NodeName::from("n1")].action.reason, DRAIN);
     let spent: Vec<&str> = ledger.spent.iter().map(|it| it.id.as_str()).collect();
-    assert_eq!(spent, ["a", "b", "c", "f"], "whether they were there for a while, nobody knows");
+    assert_eq!(spent, ["a", "b", "c", "f"], "they may have been visible for a while");
 
-    // A second time nothing is changed and nothing is written.
+    // A second turn changes and writes nothing.
     let lines = ledger.lines;
     let again = recover_now(&fake, &mut journal);
     assert_eq!(again.len(), 1, "{again:?}");
@@ -125,7 +125,7 @@ fn every_open_intent_ends_as_its_node_shows() {
 }
 
 #[test]
-fn what_was_on_its_way_is_seen_at_the_second_look() {
+fn a_change_in_transit_is_visible_at_the_second_reading() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     journal
@@ -139,7 +139,7 @@ fn what_was_on_its_way_is_seen_at_the_second_look() {
 }
 
 #[test]
-fn with_a_silent_scheduler_all_stays_open_and_nothing_is_written() {
+fn with_a_silent_scheduler_every_intent_stays_open_and_nothing_is_written() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     journal
@@ -150,14 +150,14 @@ fn with_a_silent_scheduler_all_stays_open_and_nothing_is_written() {
     let records = recover_now(&fake, &mut journal);
     assert_eq!(records[0].result, ActionResult::Unknown);
     assert_eq!((journal.state().open_intents.len(), journal.state().lines), (1, lines));
-    // When it answers again, it is concluded.
+    // After its next answer, the intents are concluded.
     fake.silent.set(false);
     assert_eq!(recover_now(&fake, &mut journal)[0].result, ActionResult::Refused);
     assert!(recover_now(&fake, &mut journal).is_empty());
 }
 
 #[test]
-fn marks_that_were_written_are_found_and_those_that_were_not_are_dropped() {
+fn written_marks_are_found_and_unwritten_ones_are_dropped() {
     let fake = FakeScheduler::with_nodes(3);
     let extra = |extra: &str| NodeUpdate { extra: Some(extra.to_owned()), ..NodeUpdate::default() };
     let (_folder, mut journal) = journal();
@@ -182,7 +182,7 @@ fn a_node_that_is_gone_for_long_is_dropped() {
 }
 
 #[test]
-fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
+fn an_unanswered_change_is_not_dropped_by_the_next_turn() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let late = JournalEvent::Outcome {
@@ -192,7 +192,7 @@ fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
     };
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
     journal.append_all(vec![begun, late]).expect("written");
-    let looked = |journal: &mut Journal| {
+    let recover = |journal: &mut Journal| {
         let (_sender, stop) = watch::channel(false);
         let settle = Duration::from_secs(60);
         let names = MarkNames::default();
@@ -202,14 +202,14 @@ fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
             [0]
         .result
     };
-    assert_eq!(looked(&mut journal), ActionResult::Unknown);
+    assert_eq!(recover(&mut journal), ActionResult::Unknown);
     assert_eq!(journal.state().spent.len(), 1);
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
-    assert_eq!(looked(&mut journal), ActionResult::Done);
+    assert_eq!(recover(&mut journal), ActionResult::Done);
 }
 
 #[test]
-fn what_is_found_to_be_drained_is_certified_no_more() {
+fn a_node_found_drained_loses_its_certificate() {
     let fake = FakeScheduler::with_nodes(0);
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
     let (folder, mut journal) = journal();
@@ -225,12 +225,12 @@ fn what_is_found_to_be_drained_is_certified_no_more() {
 }
 
 #[test]
-fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for_until_then() {
+fn defect_2_of_security_a_change_of_a_killed_sender_counts_until_it_can_no_longer_land() {
     let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = journal();
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
     journal.append(begun).expect("written");
-    let looked = |journal: &mut Journal, in_flight: Duration| {
+    let recover = |journal: &mut Journal, in_flight: Duration| {
         let (_sender, stop) = watch::channel(false);
         let (names, settle) = (MarkNames::default(), Duration::ZERO);
         let say = &mut |_: &str| {};
@@ -238,23 +238,23 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
         block_on(recover_intents_after(carrier, Duration::ZERO, in_flight)).expect("written")[0]
             .clone()
     };
-    let record = looked(&mut journal, DEFAULT_IN_FLIGHT_TIME);
+    let record = recover(&mut journal, DEFAULT_IN_FLIGHT_TIME);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
     assert!(record.detail.contains("may still be applied"), "{record:?}");
     assert_eq!((journal.state().open_intents.len(), journal.state().spent.len()), (1, 1));
-    // A person drains the node meanwhile: it may still land, over theirs.
+    // An operator drains the node meanwhile: fabricgate's change may still overwrite it.
     fake.put(FakeScheduler::drained_node("n1", "psu: swap"));
-    let record = looked(&mut journal, DEFAULT_IN_FLIGHT_TIME);
+    let record = recover(&mut journal, DEFAULT_IN_FLIGHT_TIME);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
     assert_eq!((journal.state().open_intents.len(), journal.state().spent.len()), (1, 1));
-    // It lands, and counts as fabricgate's.
+    // It is applied, and counts as fabricgate's.
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
-    assert_eq!(looked(&mut journal, DEFAULT_IN_FLIGHT_TIME).result, ActionResult::Done);
+    assert_eq!(recover(&mut journal, DEFAULT_IN_FLIGHT_TIME).result, ActionResult::Done);
     assert!(journal.state().drains.contains_key(&NodeName::from("n1")));
 }
 
 #[test]
-fn an_intent_of_a_dead_sender_is_left_to_others_when_it_can_land_no_more() {
+fn an_intent_of_a_dead_sender_is_superseded_when_it_can_no_longer_land() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));

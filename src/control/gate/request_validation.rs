@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_single_nodes_are_named() {
+    fn only_single_nodes_may_be_named() {
         let named = |name: &str| check_node_names(&[NodeName::from("n1"), NodeName::from(name)]);
         assert_eq!(named("node0001"), Ok(()));
         for bad in ["ALL", "all", "node[1-2]", "a,b", "block{b1}", "-f", "n1 State=DOWN", ""] {

@@ -63,9 +63,9 @@ impl Scheduler for ScontrolScheduler {
 
     fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         let argv = |order: &Vec<String>| {
-            let told = remote_shell::quote_argv(&self.argv, self.remote_shell, &as_strs(order));
+            let quoted = remote_shell::quote_argv(&self.argv, self.remote_shell, &as_strs(order));
             // Commands that cannot be quoted are shown anyway; they are not sent.
-            told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
+            quoted.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
         };
         update_commands(nodes, change).iter().map(argv).collect()
     }
@@ -84,13 +84,13 @@ impl ScontrolScheduler {
     async fn query_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
         request_validation::check_node_names(nodes)?;
         let slurm = self.client_config();
-        let desk = connect(&slurm).await?;
+        let client = connect(&slurm).await?;
         if nodes.is_empty() {
-            return query_listing(&desk, &["show", "node", "--json"]).await;
+            return query_listing(&client, &["show", "node", "--json"]).await;
         }
         let mut live = SchedulerSnapshot::default();
         for list in &request_validation::fold_host_lists(nodes) {
-            let part = query_listing(&desk, &["show", "node", list, "--json"]).await?;
+            let part = query_listing(&client, &["show", "node", list, "--json"]).await?;
             live.nodes.extend(part.nodes);
             live.troubles.extend(part.troubles);
         }
@@ -100,8 +100,8 @@ impl ScontrolScheduler {
     /// The version of the Slurm commands; `None` if unknown.
     pub async fn version(&self) -> Option<SlurmVersion> {
         let slurm = self.client_config();
-        let desk = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
-        let answer = desk.query(SlurmProgram::Scontrol, &["--version"]).await;
+        let client = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
+        let answer = client.query(SlurmProgram::Scontrol, &["--version"]).await;
         SlurmVersion::parse(&answer.text.ok()?)
     }
 
@@ -128,9 +128,9 @@ impl ScontrolScheduler {
             return Ok(());
         }
         let slurm = self.client_config();
-        let desk = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
+        let client = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
         for order in &orders {
-            desk.send_command(&as_strs(order)).await.map_err(|lack| update_error(&lack))?;
+            client.send_command(&as_strs(order)).await.map_err(|lack| update_error(&lack))?;
         }
         Ok(())
     }
@@ -151,9 +151,9 @@ fn as_strs(words: &[String]) -> Vec<&str> {
 
 /// A client whose controller answers a ping.
 async fn connect(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, SchedulerError> {
-    let desk = SlurmClient { config: slurm, capture: MAX_ANSWER_BYTES };
-    match desk.ping().await {
-        None => Ok(desk),
+    let client = SlurmClient { config: slurm, capture: MAX_ANSWER_BYTES };
+    match client.ping().await {
+        None => Ok(client),
         Some((_, lack)) => Err(SchedulerError::new(lack.kind, lack.message)),
     }
 }
@@ -161,10 +161,10 @@ async fn connect(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, Scheduler
 /// Reads a list of nodes. Slurm leaves out unknown nodes, so an empty list is valid,
 /// unless it is empty because of a problem.
 async fn query_listing(
-    desk: &SlurmClient<'_>,
+    client: &SlurmClient<'_>,
     question: &[&str],
 ) -> Result<SchedulerSnapshot, SchedulerError> {
-    let answer = desk.query(SlurmProgram::Scontrol, question).await;
+    let answer = client.query(SlurmProgram::Scontrol, question).await;
     let text = answer.text.map_err(|lack| {
         let remedy = match lack.kind {
             SourceProblemKind::Unsupported => {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_get_the_same_share_one_call() {
+    fn nodes_with_the_same_change_share_one_call() {
         let change = NodeUpdate {
             available_features: Some(vec!["gb200".to_owned(), "fabric_degraded".to_owned()]),
             active_features: Some(vec!["gb200".to_owned()]),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_no_call() {
+    fn an_empty_change_makes_no_call() {
         let slurm = ScontrolScheduler::default();
         assert!(slurm.command_lines(&names(1..=18), &NodeUpdate::default()).is_empty());
         assert!(slurm.command_lines(&[], &NodeUpdate::drain("x")).is_empty());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn words_over_ssh_survive_the_shell_there() {
+    fn arguments_over_ssh_survive_the_remote_shell() {
         let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
         let slurm = ScontrolScheduler { argv, ..ScontrolScheduler::default() };
         let words = slurm.command_lines(&names(1..=2), &NodeUpdate::drain("a b; $(x) e1"));

@@ -1,5 +1,5 @@
-//! Slurm's side of an allocation: one job per domain, and a reservation where a drain is
-//! lifted or busy nodes are kept free.
+//! Slurm's part of an allocation: one job per domain, and a reservation if a drain is lifted or
+//! busy nodes are kept free.
 
 mod release;
 mod slurm_commands;
@@ -39,13 +39,12 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How much longer than its job a reservation is made, in minutes: nodes are
-/// drained again inside it.
+/// How much longer than its job a reservation lasts, in minutes: nodes are drained again inside it.
 const RESERVATION_MARGIN_MINUTES: u64 = 15;
 
-/// How long a reservation in which drains are lifted lasts at least, in minutes, and from
-/// each time that it is [renewed](renew): when its end comes, its nodes are users' again,
-/// so there is time for a turn of any gate, or for a person.
+/// The minimum duration of a reservation in which drains are lifted, in minutes, also after each
+/// [renewal](renew_reservation): at its end the nodes are users' again, so there must be time for a
+/// turn of any gate, or for an operator.
 const MIN_RESERVATION_MINUTES: u64 = 24 * 60;
 
 /// How often such a reservation is renewed while its process runs.
@@ -57,30 +56,29 @@ pub(super) struct SlurmAllocator<'a, 'l> {
     pub(super) context: &'a mut AllocationContext<'l>,
 }
 
-/// How the nodes that are wanted stand.
+/// The availability of the requested nodes.
 #[derive(Debug, Default)]
 struct SlurmNodeAvailability {
     idle: BTreeSet<NodeName>,
-    /// Jobs use them, which passes.
+    /// In use by jobs, which will end.
     busy: BTreeMap<NodeName, String>,
-    /// fabricgate drained them, with the reason that is written again.
+    /// Drained by fabricgate, with the reason to write again.
     drained: BTreeMap<NodeName, String>,
-    /// Everything else.
     unfit: BTreeMap<NodeName, String>,
 }
 
-/// Which nodes are to be held, and how they come to be free.
+/// The nodes to hold, and how they become free.
 #[derive(Debug, Default)]
 struct SlurmJobNodes {
     /// Nodes for jobs.
     nodes: BTreeSet<NodeName>,
-    /// Those of them that jobs still use.
+    /// The nodes that jobs still use.
     busy: BTreeSet<NodeName>,
-    /// Those that a reservation must keep free.
+    /// The nodes that a reservation must keep free.
     reserved: Vec<NodeName>,
 }
 
-/// Whether a node still shows this drain of ours, with nothing written behind it.
+/// Whether a node still has this fabricgate drain, without a suffix to its reason.
 fn is_drain_unchanged(live: &SchedulerSnapshot, node: &NodeName, reason: &str) -> bool {
     live.nodes.get(node).is_some_and(|node| {
         node_state::has_drain(node)
@@ -120,18 +118,18 @@ impl SlurmAllocator<'_, '_> {
         if let Some(name) = allocation.jobs.take() {
             match release.cancel_jobs(&name).await {
                 Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
-                Err(why) => failures.push(format!("job {name} may still be there: {why}")),
+                Err(why) => failures.push(format!("job {name} may still exist: {why}")),
             }
         }
         if let Some(name) = allocation.reservation.take() {
             match release.remove_reservation(&name, &allocation.drained, false).await {
                 Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
-                Err(why) => failures.push(format!("reservation {name} is still there: {why}")),
+                Err(why) => failures.push(format!("reservation {name} still exists: {why}")),
             }
         }
     }
 
-    /// Who is idle, busy, drained by us, or unfit.
+    /// Sorts nodes: idle, busy, drained by fabricgate, or unfit.
     fn sort_nodes(
         &self,
         all: &[NodeName],
@@ -145,7 +143,7 @@ impl SlurmAllocator<'_, '_> {
         };
         for name in all {
             let Some(node) = live.nodes.get(name) else {
-                sorted.unfit.insert(name.clone(), "the scheduler does not know it".to_owned());
+                sorted.unfit.insert(name.clone(), "the scheduler has no such node".to_owned());
                 continue;
             };
             if sorted.unfit.contains_key(name) {
@@ -180,15 +178,15 @@ impl SlurmAllocator<'_, '_> {
         sorted
     }
 
-    /// Why a node that we drained cannot be measured all the same.
+    /// The reason why a node that fabricgate drained cannot be measured anyway.
     fn explain_unliftable_drain(&self, node: &SchedulerNode) -> Option<String> {
         if self.slurm.drained == DrainedNodePolicy::Refuse {
             let how = "drained = \"reservation\" of [launcher] measures it inside a reservation, \
-                       \"no-allocate\" beside the scheduler";
-            return Some(format!("it is drained by us, and drained = \"refuse\" is set; {how}"));
+                       \"no-allocate\" without a job";
+            return Some(format!("fabricgate drained it, and drained = \"refuse\" is set; {how}"));
         }
         if !node_state::is_drained(node) {
-            return Some("it is drained by us, and its jobs have not ended yet".to_owned());
+            return Some("fabricgate drained it, and its jobs have not ended yet".to_owned());
         }
         if let Some(why) = node_state::appended_text(node) {
             return Some(why);
@@ -199,21 +197,21 @@ impl SlurmAllocator<'_, '_> {
         node_state::explain_no_measurement(&lifted)
     }
 
-    /// The node as it is for those who may use its reservation: ours, or the
-    /// one that the site gave us.
-    fn ignore_reservation(&self, node: &SchedulerNode, ours: Option<&str>) -> SchedulerNode {
+    /// The node as the users of its reservation see it: fabricgate's reservation, or one that the
+    /// site provides.
+    fn ignore_reservation(&self, node: &SchedulerNode, own: Option<&str>) -> SchedulerNode {
         let mut node = node.clone();
         let site = self.slurm.reservation.as_deref();
-        let is_for_us =
-            |name: &str| name.split(',').all(|name| Some(name) == ours || Some(name) == site);
-        // The flags show up some seconds before or after the name.
-        if ours.is_some() || node.reservation.as_deref().is_some_and(is_for_us) {
+        let is_usable =
+            |name: &str| name.split(',').all(|name| Some(name) == own || Some(name) == site);
+        // The flags appear some seconds before or after the name.
+        if own.is_some() || node.reservation.as_deref().is_some_and(is_usable) {
             node.state.retain(|word| word != "RESERVED" && word != "MAINTENANCE");
         }
         node
     }
 
-    /// Decides which nodes are held, and records why others are not.
+    /// Decides which nodes to hold, and records why others are not held.
     fn choose_nodes(
         &mut self,
         sorted: SlurmNodeAvailability,
@@ -244,7 +242,7 @@ impl SlurmAllocator<'_, '_> {
                 allocation.drained.iter().any(|(drained, _)| drained == node)
                     || (reserve_busy && wanted.busy.contains(node))
             };
-            // A job has one reservation: all of its nodes are in it.
+            // A job has one reservation: all of its nodes must be in it.
             if nodes.iter().any(needs) {
                 wanted.reserved.extend(nodes.iter().filter(|n| wanted.nodes.contains(*n)).cloned());
             }
@@ -252,7 +250,7 @@ impl SlurmAllocator<'_, '_> {
         wanted
     }
 
-    /// Makes the reservation where one is needed, and gets its nodes ready.
+    /// Creates the reservation if one is needed, and prepares its nodes.
     async fn reserve(
         &mut self,
         wanted: &SlurmJobNodes,
@@ -262,7 +260,7 @@ impl SlurmAllocator<'_, '_> {
         if wanted.reserved.is_empty() {
             return Ok(());
         }
-        // Nothing is lifted yet, so nothing is drained again where this ends early.
+        // No drain is lifted yet, so an early end needs to restore none.
         let mut lifting = std::mem::take(&mut allocation.drained);
         let name = format!("{}-maint", job_name(request.run));
         journal_allocation(
@@ -281,17 +279,17 @@ impl SlurmAllocator<'_, '_> {
         let user = &self.slurm.user;
         let made = self.slurm_commands().reserve(&name, &wanted.reserved, minutes, user).await;
         if let Err(failure) = made {
-            // It may have been made all the same.
+            // It may have been created despite the error.
             if !self.slurm_commands().is_reserved(&name).await.unwrap_or(false) {
                 return Err(refusal_error(format!("reservation {name}"), &failure));
             }
         }
         if lifts {
-            // A controller that is killed now may keep the resumption and lose
-            // the reservation, unless that is on its disk before.
+            // A controller that is killed now may keep the resumption and lose the reservation,
+            // unless the reservation is on its disk first.
             sleep(self.context.timeouts.persist).await;
             if !self.slurm_commands().is_reserved(&name).await.unwrap_or(false) {
-                let message = "it is not shown any more, so no drain is lifted".to_owned();
+                let message = "it is no longer listed, so no drain is lifted".to_owned();
                 return Err(AllocationError::Refused {
                     object: format!("reservation {name}"),
                     message,
@@ -304,7 +302,7 @@ impl SlurmAllocator<'_, '_> {
         }
         let drained: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
         if !drained.is_empty() {
-            // From here on they are to be drained again, however this ends.
+            // From here on they must be drained again, however this ends.
             journal_allocation(
                 self.context.folder,
                 &name,
@@ -316,7 +314,7 @@ impl SlurmAllocator<'_, '_> {
             let resume =
                 NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
             if let Err(error) = self.context.scheduler.update_nodes(&drained, &resume).await {
-                // Some may be back; those that are not are left out below.
+                // Some nodes may be resumed; the others are left out below.
                 (self.context.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
             }
         }
@@ -331,12 +329,12 @@ impl SlurmAllocator<'_, '_> {
         self.wait_until_idle(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await
     }
 
-    /// Waits until all of these nodes of our reservation are idle, or until it
-    /// took too long: then jobs start without them.
+    /// Waits until all nodes of fabricgate's reservation are idle, or until the limit: then jobs
+    /// start without the others.
     async fn wait_until_idle(
         &mut self,
         nodes: &[NodeName],
-        ours: &str,
+        own: &str,
         limit: Duration,
     ) -> Result<(), AllocationError> {
         let start = Instant::now();
@@ -345,7 +343,7 @@ impl SlurmAllocator<'_, '_> {
             let live = self.context.read_nodes(nodes).await?;
             let left: Vec<NodeName> = nodes
                 .iter()
-                .filter(|n| self.explain_unfit(&live, n, Some(ours)).is_some())
+                .filter(|n| self.explain_unfit(&live, n, Some(own)).is_some())
                 .cloned()
                 .collect();
             if left.is_empty() || limit <= start.elapsed() {
@@ -366,11 +364,11 @@ impl SlurmAllocator<'_, '_> {
         &self,
         live: &SchedulerSnapshot,
         node: &NodeName,
-        ours: Option<&str>,
+        own: Option<&str>,
     ) -> Option<String> {
         match live.nodes.get(node) {
-            None => Some("the scheduler does not know it".to_owned()),
-            Some(node) => node_state::explain_no_measurement(&self.ignore_reservation(node, ours)),
+            None => Some("the scheduler has no such node".to_owned()),
+            Some(node) => node_state::explain_no_measurement(&self.ignore_reservation(node, own)),
         }
     }
 
@@ -400,8 +398,8 @@ impl SlurmAllocator<'_, '_> {
         Ok(())
     }
 
-    /// Creates the job of one domain, without the nodes that other jobs take meanwhile.
-    #[expect(clippy::too_many_arguments, reason = "one call, and all of it is what a job is")]
+    /// Creates the job of one domain, without the nodes that other jobs take in the meantime.
+    #[expect(clippy::too_many_arguments, reason = "one call with all parameters of a job")]
     async fn create_job(
         &mut self,
         name: &str,
@@ -414,13 +412,13 @@ impl SlurmAllocator<'_, '_> {
     ) -> Result<(), AllocationError> {
         let reserved = members.iter().any(|node| wanted.reserved.contains(node));
         let reservation = allocation.reservation.clone().filter(|_| reserved);
-        let ours = reservation.as_deref();
-        let queues = ours.is_none() && members.iter().any(|node| wanted.busy.contains(node));
+        let reserved_in = reservation.as_deref();
+        let queues = reserved_in.is_none() && members.iter().any(|node| wanted.busy.contains(node));
         for attempt in 0..MAX_JOB_ATTEMPTS {
-            if attempt != 0 || ours.is_some() {
+            if attempt != 0 || reserved_in.is_some() {
                 let live = self.context.read_nodes(&members).await?;
                 members.retain(|node| {
-                    match self.explain_unfit(&without_planned_state(&live), node, ours) {
+                    match self.explain_unfit(&without_planned_state(&live), node, reserved_in) {
                         None => true,
                         Some(_) if queues && attempt == 0 => true,
                         Some(why) => {
@@ -441,7 +439,7 @@ impl SlurmAllocator<'_, '_> {
                     fold_nodes(&members)
                 ));
             }
-            // The least that all have: a step is given what its job asked for.
+            // The minimum over all nodes: a step gets the GPUs that its job requested.
             let least = members.iter().map(|n| gpus.get(n).copied().unwrap_or(0)).min();
             let counted = least.filter(|n| 0 < *n).map(|n| format!("gpu:{n}"));
             let list = fold_nodes(&members);
@@ -452,7 +450,7 @@ impl SlurmAllocator<'_, '_> {
                 nodes: &list,
                 count: members.len(),
                 gres: self.slurm.gres.as_deref().or(counted.as_deref()),
-                reservation: ours,
+                reservation: reserved_in,
                 minutes,
                 immediate: (!waits).then_some(IMMEDIATE_S),
             };
@@ -482,7 +480,7 @@ impl SlurmAllocator<'_, '_> {
     }
 }
 
-/// Gives a reservation in which drains are lifted its full time again, from now.
+/// Extends a reservation in which drains are lifted to its full duration from now.
 pub async fn renew_reservation(
     programs: &SlurmPrograms,
     limit: Duration,
@@ -497,8 +495,8 @@ pub fn job_name(run: &str) -> String {
     format!("fabricgate-{run}")
 }
 
-/// The same without plans: the job that these nodes are planned for may be the
-/// one of ours that was just given up.
+/// The same without planned jobs: the nodes may be planned for the fabricgate job that was just
+/// given up.
 fn without_planned_state(live: &SchedulerSnapshot) -> SchedulerSnapshot {
     let mut live = live.clone();
     for node in live.nodes.values_mut() {

@@ -1,6 +1,5 @@
-//! Drains that are lifted for a while, and people who change their minds meanwhile.
-//! Slurm's programs are shell scripts here; what is told to nodes goes to a scheduler
-//! in memory.
+//! Temporarily lifted drains, and operators who intervene meanwhile. Shell scripts stand in for
+//! Slurm's programs; node changes go to an in-memory scheduler.
 
 use super::super::fixture;
 use super::super::fixture::FakeScheduler;
@@ -14,7 +13,7 @@ use std::path::Path;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
-/// A Slurm that knows one reservation, in a file, and grants every job.
+/// A Slurm with one reservation, in a file, that grants every job.
 fn fake_slurm(folder: &Path) -> SlurmPrograms {
     let file = folder.join("reservation").display().to_string();
     let script = format!(
@@ -33,8 +32,8 @@ fn fake_slurm(folder: &Path) -> SlurmPrograms {
     }
 }
 
-/// Holds n1, which we drained, while others do this each time that nodes are read; what was
-/// told to the scheduler.
+/// Holds n1, which fabricgate drained, while other writers apply these changes at each reading;
+/// returns the changes sent to the scheduler.
 fn hold_drained_node(
     others: Vec<Vec<SchedulerNode>>,
 ) -> (FakeScheduler, Vec<(Vec<NodeName>, NodeUpdate)>) {
@@ -79,29 +78,29 @@ fn hold_drained_node(
         allocation.acquire(&mut context, &request).await.expect("held");
         assert_eq!(allocation.release(&mut context).await, Vec::<String>::new());
     });
-    let told = fake.calls.borrow().clone();
-    (fake, told)
+    let calls = fake.calls.borrow().clone();
+    (fake, calls)
 }
 
 #[test]
-fn a_drain_of_ours_is_lifted_and_made_again() {
-    let (fake, told) = hold_drained_node(Vec::new());
-    assert_eq!(told.len(), 2, "{told:?}");
+fn a_fabricgate_drain_is_lifted_and_restored() {
+    let (fake, calls) = hold_drained_node(Vec::new());
+    assert_eq!(calls.len(), 2, "{calls:?}");
     assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
 }
 
 #[test]
-fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
-    // Read to be sorted; then a person gives it back.
-    let (fake, told) =
+fn a_drain_that_an_operator_removes_before_it_is_lifted_is_not_restored() {
+    // Read once for sorting; then an operator resumes the node.
+    let (fake, calls) =
         hold_drained_node(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
     assert_eq!(fake.node("n1").state, ["IDLE"]);
-    assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
+    assert!(calls.is_empty(), "neither lifted nor drained again: {calls:?}");
 }
 
 /// Defect 14 of the operator's review.
 #[test]
-fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() {
+fn a_node_outside_the_launchers_partition_is_reported_and_blocks_no_other() {
     let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).to_vec();
     let shown = |partitions: [&[&str]; 2]| SchedulerSnapshot {
         nodes: ["n1", "n2"]
@@ -126,12 +125,12 @@ fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() 
     assert_eq!(of(Some("main"), &live), [""; 0]);
     assert_eq!(of(Some("probe,main"), &live), [""; 0]);
     assert_eq!(of(None, &live), [""; 0]);
-    // A hidden partition is shown of no node.
+    // No node lists a hidden partition.
     assert_eq!(of(Some("hidden"), &live), [""; 0]);
 }
 
-/// What a process of this host left: a reservation in which the drain of n1 was lifted,
-/// and a job. What was told, whether nothing of it is left, and the node.
+/// The objects of a process of this host: a reservation in which the drain of n1 was lifted, and a
+/// job.
 struct OrphanFixture {
     fake: FakeScheduler,
     folder: tempfile::TempDir,
@@ -177,8 +176,8 @@ impl OrphanFixture {
             persist: Duration::ZERO,
             in_flight: Duration::from_secs(in_flight_s),
         };
-        let mut told = String::new();
-        let mut say = |text: &str| told.push_str(text);
+        let mut log = String::new();
+        let mut say = |text: &str| log.push_str(text);
         let cleaning = OrphanCleanup {
             journal: &mut self.journal,
             scheduler: &self.fake,
@@ -189,7 +188,7 @@ impl OrphanFixture {
             log: &mut say,
         };
         let are_gone = fixture::block_on(clean_up_orphans(cleaning)).expect("written");
-        (are_gone, told)
+        (are_gone, log)
     }
 
     fn is_reserved(&self) -> bool {
@@ -198,39 +197,39 @@ impl OrphanFixture {
 }
 
 #[test]
-fn defect_1_a_hold_of_which_slurm_shows_nothing_is_over_whoever_made_it() {
+fn defect_1_an_allocation_that_slurm_no_longer_lists_is_over_on_any_host() {
     let mut left = OrphanFixture::left_by("elsewhere").remove_reservation();
-    let (are_gone, told) = left.clean_up(None, 0);
-    assert!(are_gone && left.journal.state().allocations.is_empty(), "{told}");
-    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
-    // What was announced a moment ago may be about to be made.
+    let (are_gone, log) = left.clean_up(None, 0);
+    assert!(are_gone && left.journal.state().allocations.is_empty(), "{log}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{log}");
+    // Slurm may still create what the journal announced a moment ago.
     let mut left = OrphanFixture::left_by("elsewhere").remove_reservation();
-    let (are_gone, told) = left.clean_up(None, 3_600);
-    assert!(!are_gone && left.journal.state().allocations.len() == 2, "{told}");
+    let (are_gone, log) = left.clean_up(None, 3_600);
+    assert!(!are_gone && left.journal.state().allocations.len() == 2, "{log}");
     assert!(left.fake.changed_nodes().is_empty());
 }
 
 #[test]
-fn defect_1_what_may_be_there_is_told_with_what_a_person_can_do() {
+fn defect_1_an_allocation_that_may_exist_is_reported_with_the_remedy() {
     let mut left = OrphanFixture::left_by("elsewhere");
-    let (are_gone, told) = left.clean_up(None, 0);
-    assert!(!are_gone && left.is_reserved(), "{told}");
-    assert!(told.contains("gate recover --gone elsewhere --why"), "{told}");
-    assert!(told.contains(&format!("scontrol show reservation {HELD}")), "{told}");
-    assert!(left.fake.changed_nodes().is_empty(), "its process may live");
-    let (are_gone, told) = left.clean_up(Some("another"), 0);
-    assert!(!are_gone, "{told}");
-    let (are_gone, told) = left.clean_up(Some("elsewhere"), 0);
-    assert!(are_gone && !left.is_reserved(), "{told}");
-    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+    let (are_gone, log) = left.clean_up(None, 0);
+    assert!(!are_gone && left.is_reserved(), "{log}");
+    assert!(log.contains("gate recover --gone elsewhere --why"), "{log}");
+    assert!(log.contains(&format!("scontrol show reservation {HELD}")), "{log}");
+    assert!(left.fake.changed_nodes().is_empty(), "its process may be alive");
+    let (are_gone, log) = left.clean_up(Some("another"), 0);
+    assert!(!are_gone, "{log}");
+    let (are_gone, log) = left.clean_up(Some("elsewhere"), 0);
+    assert!(are_gone && !left.is_reserved(), "{log}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{log}");
 }
 
 #[test]
-fn defect_1_a_reservation_stays_while_what_its_dead_process_sent_may_land() {
+fn defect_1_a_reservation_stays_while_a_request_of_its_dead_process_may_land() {
     let mut left = OrphanFixture::left_by(&clock::host_name());
-    let (are_gone, told) = left.clean_up(None, 3_600);
-    assert!(!are_gone && left.is_reserved(), "{told}");
-    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
-    let (are_gone, told) = left.clean_up(None, 0);
-    assert!(are_gone && !left.is_reserved(), "{told}");
+    let (are_gone, log) = left.clean_up(None, 3_600);
+    assert!(!are_gone && left.is_reserved(), "{log}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{log}");
+    let (are_gone, log) = left.clean_up(None, 0);
+    assert!(are_gone && !left.is_reserved(), "{log}");
 }

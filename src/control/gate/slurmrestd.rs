@@ -136,10 +136,10 @@ impl SlurmrestdScheduler {
         }
         let (line, version) = self.connect().await?;
         for list in lists {
-            let told = line
+            let result = line
                 .send_update(&format!("slurm/{version}/nodes/"), &update_body(&list, change))
                 .await;
-            told.map_err(update_error)?;
+            result.map_err(update_error)?;
         }
         Ok(())
     }
@@ -205,17 +205,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn when_the_controller_started_is_told_where_the_interface_knows_it() {
-        let told = json!({"slurm_conf": {}, "slurm_conf_meta": {"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"}});
+    async fn the_start_time_of_the_controller_is_read_if_the_api_has_it() {
+        let meta = json!({"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"});
+        let config = json!({"slurm_conf": {}, "slurm_conf_meta": meta});
         let with = |at: Value| json!({"slurm_conf_meta": {"BOOT_TIME": at}});
         for (version, conf, expected) in [
-            (45, told.clone(), Ok(Some("1795479364"))),
+            (45, config.clone(), Ok(Some("1795479364"))),
             (45, json!({"slurm_conf_meta": {}}), Ok(None)),
             (45, with(json!(0)), Ok(None)),
             (45, with(json!("yesterday")), Ok(None)),
             (45, json!([]), Ok(None)),
             // 25.11 and earlier do not have this document.
-            (44, told, Ok(None)),
+            (44, config, Ok(None)),
             (45, Value::Null, Err(())),
         ] {
             let server = MockServer::start().await;
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_is_wanted_and_nothing_else() {
+    fn the_request_contains_only_the_change() {
         let change = NodeUpdate {
             state: Some(NodeStateChange::Drain { reason: "say \"é\"".to_owned() }),
             active_features: Some(Vec::new()),

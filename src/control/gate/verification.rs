@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_slurm_edited_is_still_ours_and_a_longer_one_is_not() {
+    fn a_reason_that_slurm_extended_still_matches_and_a_longer_one_does_not() {
         for (reason, ours) in [
             (OURS.to_owned(), true),
             (format!("{OURS} : Not responding"), true),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_shows_with_its_reason_and_not_by_its_state_alone() {
+    fn a_drain_is_visible_by_its_reason_and_not_by_its_state_alone() {
         let before = node(&["IDLE"], None);
         let see = |now: &SchedulerNode| verify_change(now, &before, &drain());
         assert!(matches!(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_shows_when_no_drain_is_left() {
+    fn a_release_is_visible_when_no_drain_is_left() {
         let before = node(&["IDLE", "DRAIN"], Some(OURS));
         let change = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
         let see = |now: &SchedulerNode| verify_change(now, &before, &change);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn words_on_a_node_show_whole_or_not() {
+    fn texts_on_a_node_count_only_if_complete() {
         let before = node(&["IDLE"], None);
         let list = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
         let change = NodeUpdate {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_on_a_kubernetes_node_show_whole_or_are_not_there() {
+    fn marks_on_a_kubernetes_node_count_only_if_complete() {
         let unverified = Taint {
             key: "fabricgate.io/unverified".to_owned(),
             value: String::new(),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_alone_shows_or_does_not() {
+    fn a_condition_alone_is_visible_or_missing() {
         let written = |status: &str| {
             let mut change = marked_update(Some(status));
             let marks = change.kubernetes.as_mut().expect("marks");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_beside_our_drain_plays_no_part_and_a_taint_set_by_hand_does() {
+    fn a_cordon_next_to_a_fabricgate_drain_is_ignored_and_a_manual_taint_is_not() {
         let before = kubernetes_node("u1", |_| {});
         let with = |state: &[&str], reason: Option<&str>| SchedulerNode {
             kubernetes: before.kubernetes.clone(),

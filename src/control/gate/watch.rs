@@ -66,7 +66,7 @@ pub struct WatchIntervals {
 }
 
 /// Inputs of the watch.
-#[expect(missing_debug_implementations, reason = "it lends whom to ask and to tell")]
+#[expect(missing_debug_implementations, reason = "callbacks have no Debug")]
 pub struct WatchLoop<'a> {
     /// The gate's state folder.
     pub folder: PathBuf,
@@ -183,11 +183,11 @@ pub async fn run_watch(mut watch: WatchLoop<'_>) -> Result<u8, WatchError> {
 /// Decides repeatedly without starting any job.
 async fn run_observe_only(watch: &mut WatchLoop<'_>) -> Result<u8, WatchError> {
     watch.metrics.set_standby(true);
-    let mut look = WatchObserver::default();
+    let mut observer = WatchObserver::default();
     loop {
         let state = WatchState::read(&watch.folder).map_err(|why| folder_error(watch, why))?;
-        let looked = look.observe(watch, &state).await;
-        match looked {
+        let observed = observer.observe(watch, &state).await;
+        match observed {
             Err(why) if watch.once => return Err(WatchError::ObservationFailed(why)),
             Err(what) => (watch.emit)(WatchEvent::Trouble { what }),
             Ok(WatchObservation { due, is_changed: news, corrections: wrong }) => {
@@ -195,7 +195,7 @@ async fn run_observe_only(watch: &mut WatchLoop<'_>) -> Result<u8, WatchError> {
                     let line = jobs::describe_job(job, "", &job_command(watch, job), "");
                     (watch.emit)(WatchEvent::Due(line));
                 }
-                look.apply_corrections(watch, wrong, None).await;
+                observer.apply_corrections(watch, wrong, None).await;
             }
         }
         if watch.once {
@@ -231,7 +231,7 @@ async fn wait_for_leadership(
     patience: Option<Duration>,
 ) -> Result<Option<(state::WatchLock, Option<LeaseTerm>)>, WatchError> {
     let began = Instant::now();
-    let mut told = None;
+    let mut reported = None;
     loop {
         if *watch.stop.borrow() {
             return Ok(None);
@@ -261,9 +261,9 @@ async fn wait_for_leadership(
                 WatchError::LeaderUnknown(why)
             });
         }
-        if told.as_ref() != Some(&why) {
+        if reported.as_ref() != Some(&why) {
             (watch.emit)(WatchEvent::Waiting { why: why.clone() });
-            told = Some(why);
+            reported = Some(why);
         }
         tokio::select! {
             () = sleep(TICK) => {}
@@ -284,7 +284,7 @@ async fn run_as_leader(
     }
     state.write(&watch.folder).map_err(|why| folder_error(watch, why))?;
     let mut jobs = JobRunner::new(&watch.folder, watch.intervals.max_logs);
-    let mut look = WatchObserver::default();
+    let mut observer = WatchObserver::default();
     let mut next = Instant::now();
     let mut worst = JobOutcome::Passed;
     let mut worst_code = 0;
@@ -297,19 +297,19 @@ async fn run_as_leader(
         }
         if next <= Instant::now() && !(watch.once && has_decided) {
             let began = Instant::now();
-            let looked = tokio::select! {
-                looked = look.observe(watch, &state) => looked,
+            let observed = tokio::select! {
+                observed = observer.observe(watch, &state) => observed,
                 () = wait_until_lost(keeper, term) => continue,
             };
             watch.metrics.record_turn();
             let has_looked = began.elapsed();
             next = Instant::now() + watch.intervals.interval.max(has_looked * OBSERVATION_SHARE);
-            match looked {
+            match observed {
                 Err(why) if watch.once => break WatchEnd::LostLeadership(why),
                 Err(what) => (watch.emit)(WatchEvent::Trouble { what }),
                 Ok(WatchObservation { due, corrections: wrong, .. }) => {
                     has_decided = true;
-                    look.apply_corrections(watch, wrong, term).await;
+                    observer.apply_corrections(watch, wrong, term).await;
                     for job in due.jobs {
                         if *watch.stop.borrow() {
                             break;
@@ -335,7 +335,9 @@ async fn run_as_leader(
         tokio::select! {
             () = sleep(TICK) => {}
             () = wait_for_stop(&mut watch.stop) => break WatchEnd::Stopped,
-            () = wait_for_node_change(&mut watch.node_changes) => next = next.min(next_observation_time(&look)),
+            () = wait_for_node_change(&mut watch.node_changes) => {
+                next = next.min(next_observation_time(&observer));
+            },
             ended = jobs.next_finished() => {
                 jobs.emit_final_lines(&ended, watch.emit);
                 let (event, outcome, code) = jobs.conclude(ended, &mut state, true);
@@ -347,7 +349,7 @@ async fn run_as_leader(
                 if let Err(why) = state.write(&watch.folder) {
                     break WatchEnd::Failed(folder_error(watch, why));
                 }
-                next = next.min(next_observation_time(&look));
+                next = next.min(next_observation_time(&observer));
             }
         }
         jobs.emit_lines(watch.emit);
@@ -387,8 +389,8 @@ async fn run_as_leader(
 }
 
 /// The earliest time of the next observation.
-fn next_observation_time(look: &WatchObserver) -> Instant {
-    Instant::now() + DEBOUNCE.max(look.last_duration() * OBSERVATION_SHARE)
+fn next_observation_time(observer: &WatchObserver) -> Instant {
+    Instant::now() + DEBOUNCE.max(observer.last_duration() * OBSERVATION_SHARE)
 }
 
 /// Exit code for a job without one.

@@ -1,8 +1,8 @@
-//! Nodes reached through pods: how a site wants them, and the words that start
-//! a worker in one.
+//! Nodes reached through pods: the settings of a site, and the command that starts a worker in a
+//! pod.
 //!
-//! Pure. What is sent to the API server is in [`manifest`]; which pods there are,
-//! and whether they run, is `gate::pods`' to find out.
+//! Pure. [`manifest`] builds the objects for the API server; `gate::pod_allocation` creates the
+//! pods and checks their state.
 
 pub mod manifest;
 pub mod pod_ranks;
@@ -16,17 +16,17 @@ use serde::{Deserialize, Serialize};
 use super::slurm::BusyNodePolicy;
 use model::kubernetes_node::{DEGRADED, NO_SCHEDULE, Taint, UNVERIFIED};
 
-/// The container in which workers run; a pod has no other of ours.
+/// The container in which workers run; a pod has no other fabricgate container.
 pub const CONTAINER: &str = "worker";
 
 /// The taint of a cordoned node.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// How GPUs are asked for.
+/// How pods request GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuRequestMode {
-    /// As an extended resource: the device plugin's.
+    /// As an extended resource of the device plugin.
     #[default]
     DevicePlugin,
     /// With a claim of dynamic resource allocation, for all devices of a class.
@@ -37,56 +37,56 @@ pub enum GpuRequestMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ComputeDomainMode {
-    /// Where the cluster has them and one of the nodes is in a clique.
+    /// If the cluster supports ComputeDomains and a node is in a clique.
     #[default]
     Auto,
-    /// Never: NVLink between nodes cannot be measured then.
+    /// Never: then NVLink between nodes cannot be measured.
     Never,
-    /// Always: a cluster without them is an error.
+    /// Always: a cluster without ComputeDomains is an error.
     Always,
 }
 
-/// How `mpirun` in a pod reaches the others.
+/// How `mpirun` in a pod reaches the other pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankLaunchMode {
-    /// It does not: tools across nodes are left out.
+    /// It does not: tools that run on several nodes are left out.
     #[default]
     None,
-    /// By the names of the nodes: pods on the host's network, and ssh there.
+    /// By the names of the nodes: pods use the host network, and ssh runs there.
     Names,
-    /// By the addresses of the pods: an image that runs sshd.
+    /// By the addresses of the pods: the image runs sshd.
     Addresses,
 }
 
 /// When images are pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PullPolicy {
-    /// Each time.
+    /// For every pod.
     Always,
-    /// Where the node does not have it.
+    /// If the image is missing on the node.
     IfNotPresent,
     /// Never.
     Never,
 }
 
-/// A toleration, as a pod has it.
+/// A toleration of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Toleration {
-    /// The taint's key; without one every key.
+    /// The key of the taint; if absent, every key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Its value; without one every value.
+    /// The value of the taint; if absent, every value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Its effect; without one every effect.
+    /// The effect of the taint; if absent, every effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
 }
 
 impl Toleration {
-    /// Of every taint with this key and effect.
+    /// A toleration of every taint with this key and effect.
     fn for_taint(key: &str, effect: &str) -> Self {
         Self { key: Some(key.to_owned()), value: None, effect: Some(effect.to_owned()) }
     }
@@ -100,53 +100,52 @@ impl Toleration {
     }
 }
 
-/// How pods are used to reach nodes.
+/// How fabricgate uses pods to reach nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubernetesLauncher {
-    /// The kubeconfig of the account that creates pods; without it, the environment's or
-    /// the pod's own account.
+    /// The kubeconfig of the account that creates pods; if absent, that of the environment or the
+    /// pod's own account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of it.
+    /// The context in the kubeconfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Where the pods are made.
+    /// The namespace of the pods.
     pub namespace: String,
-    /// The image, with fabricgate and the tools in it.
+    /// The image, which contains fabricgate and the tools.
     pub image: String,
-    /// The secret with which it is pulled.
+    /// The secret for pulling the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_secret: Option<String>,
-    /// When it is pulled, where not as Kubernetes does.
+    /// When the image is pulled; if absent, the default of Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<PullPolicy>,
-    /// The account of the pods. They are given no token of it.
+    /// The service account of the pods. They get no token for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<String>,
-    /// Pods have the node's network.
+    /// Pods use the node's network.
     #[serde(default)]
     pub host_network: bool,
-    /// How GPUs are asked for.
+    /// How pods request GPUs.
     pub gpus: GpuRequestMode,
-    /// The resource of the device plugin.
+    /// The resource name of the device plugin.
     pub resource: String,
-    /// The class of devices that is claimed.
+    /// The class of the claimed devices.
     pub device_class: String,
-    /// GPUs of a node, where the claims do not say; where nobody does, as many as
-    /// the node offers.
+    /// GPUs of a node if the claims do not report a number; if absent, as many as the node offers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_node: Option<u32>,
-    /// Further resources that a pod asks for, such as RDMA devices.
+    /// Further resources that a pod requests, such as RDMA devices.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma: BTreeMap<String, u32>,
-    /// Whether ComputeDomains are made.
+    /// Whether fabricgate creates ComputeDomains.
     pub compute_domain: ComputeDomainMode,
-    /// How ranks of tools that run on several nodes are started.
+    /// How the ranks of tools that run on several nodes start.
     pub ranks: RankLaunchMode,
-    /// Variables of the pods; `{node}` in a value is the node.
+    /// Environment variables of the pods; `{node}` in a value is the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// What is tolerated besides our own taints.
+    /// Tolerations in addition to those of fabricgate's taints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// Measure cordoned nodes too.
@@ -155,22 +154,21 @@ pub struct KubernetesLauncher {
     /// The container is privileged.
     #[serde(default)]
     pub privileged: bool,
-    /// Capabilities that it is given. RDMA pins memory, which needs IPC_LOCK.
+    /// Capabilities of the container. RDMA pins memory, which needs IPC_LOCK.
     pub capabilities: Vec<String>,
-    /// The size of `/dev/shm`, as Kubernetes writes sizes; NCCL needs more than
-    /// the 64 MiB of container runtimes.
+    /// The size of `/dev/shm`, in Kubernetes notation; NCCL needs more than the 64 MiB of container
+    /// runtimes.
     pub shm: String,
-    /// The priority class. One that preempts would end others' work.
+    /// The priority class. A preempting one would end other users' jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<String>,
-    /// What is done about busy nodes.
+    /// The policy for busy nodes.
     pub busy: BusyNodePolicy,
-    /// For how many seconds at most they are waited for.
+    /// The maximum number of seconds to wait for busy nodes.
     pub wait_s: u64,
-    /// How many seconds a pod may take to run, its image included.
+    /// The maximum number of seconds until a pod runs, including pulling its image.
     pub start_s: u64,
-    /// How many seconds a pod may live; where absent, it follows from what is
-    /// planned.
+    /// The maximum number of seconds that a pod lives; if absent, derived from the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_s: Option<u64>,
 }
@@ -222,7 +220,7 @@ impl KubernetesLauncher {
         all
     }
 
-    /// The first of these taints that would keep our pods away.
+    /// The first of these taints that would keep fabricgate's pods away.
     pub fn repelled_by<'t>(&self, taints: &'t [Taint]) -> Option<&'t Taint> {
         let tolerated = self.all_tolerations();
         taints.iter().find(|taint| {
@@ -231,8 +229,8 @@ impl KubernetesLauncher {
         })
     }
 
-    /// What to start here so that `argv` runs in a pod: a process that passes on
-    /// what is said on either side.
+    /// The local command that runs `argv` in a pod: a process that forwards standard input and
+    /// output.
     pub fn attach_argv(&self, here: &str, pod: &str, argv: &[String]) -> Vec<String> {
         let mut words: Vec<String> =
             [here, "node", "attach", "--namespace", &self.namespace, "--pod", pod]
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn our_pods_tolerate_our_taints_and_nobody_elses() {
+    fn pods_tolerate_only_taints_of_fabricgate() {
         let kubernetes = KubernetesLauncher::default();
         let ours = [
             taint(DEGRADED, "nvlink", NO_SCHEDULE),
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_site_tolerates_is_as_narrow_as_it_says() {
+    fn a_configured_toleration_is_as_narrow_as_written() {
         let gpu =
             Toleration { value: Some("present".to_owned()), ..Toleration::for_taint("gpu", "") };
         let gpu = Toleration { effect: None, ..gpu };
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_reached_through_a_process_of_ours() {
+    fn a_worker_is_reached_through_node_attach() {
         let kubernetes = KubernetesLauncher {
             kubeconfig: Some("/etc/prober".into()),
             context: Some("lab".to_owned()),

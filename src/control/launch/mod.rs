@@ -1,8 +1,7 @@
 //! Launchers: the command that starts a process on a node.
 //!
-//! Pure: arguments in, arguments out; `exec` starts the result. Slurm and Kubernetes are
-//! kinds of their own, because an allocation must hold their nodes before a process
-//! starts there.
+//! Pure: arguments in, arguments out; `exec` starts the result. Slurm and Kubernetes are separate
+//! kinds, because an allocation must hold their nodes before a process starts there.
 
 pub mod kubernetes;
 pub mod remote_shell;
@@ -23,20 +22,20 @@ use slurm::SlurmLauncher;
 
 /// The placeholder for the node's name.
 pub const NODE: &str = "{node}";
-/// The placeholder for the whole command as one word, quoted for a shell.
+/// The placeholder for the whole command as one argument, quoted for a shell.
 pub const COMMAND: &str = "{command}";
 
-/// Environment variable that names the scenario a simulated node is part of.
+/// Environment variable with the scenario of a simulated node.
 pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
-/// Environment variable that names the simulated node.
+/// Environment variable with the name of the simulated node.
 pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
 /// Environment variable with the progress of a burn-in of simulated nodes.
 pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
 
-/// How ssh, and what stands in its place, end where a node was not reached.
+/// The exit code of ssh, and of its replacements, if the node was not reached.
 pub const UNREACHED_EXIT_CODE: i32 = 255;
 
-/// Where a node's worker runs.
+/// The location of a node's worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerTarget {
     /// In this Slurm job.
@@ -45,31 +44,31 @@ pub enum WorkerTarget {
     Unallocated,
     /// In this pod.
     Pod {
-        /// The pod.
+        /// The name of the pod.
         name: String,
-        /// The pod's IP address, where the cluster reports one.
+        /// The pod's IP address, if the cluster reports one.
         address: Option<String>,
     },
 }
 
-/// The nodes that are held for a sweep, and why others are not.
+/// The nodes that a sweep holds, and the reasons why others are not held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldNodes {
-    /// Where workers run.
+    /// Where the workers run.
     pub targets: BTreeMap<NodeName, WorkerTarget>,
-    /// Why a node is left out.
+    /// The reasons why nodes are left out.
     pub skipped: BTreeMap<NodeName, String>,
 }
 
-/// How nodes are reached.
+/// How the coordinator reaches nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Launcher {
     /// This machine.
     Local,
-    /// A command in front of the tool's own, such as `ssh {node}`.
+    /// A command in front of that of the tool, such as `ssh {node}`.
     Command {
-        /// Its words; the tool's words follow, or stand where `{command}` is.
+        /// Its arguments; those of the tool follow, or replace `{command}`.
         template: Vec<String>,
     },
     /// Nodes of the embedded simulated fabric: processes on this machine that
@@ -77,18 +76,17 @@ pub enum Launcher {
     Sim {
         /// The scenario.
         scenario: PathBuf,
-        /// Each node has a worker of its own. Without them this process
-        /// answers for all nodes.
+        /// Each node has a separate worker process; otherwise this process answers for all nodes.
         #[serde(default = "with_workers", skip_serializing_if = "is_with_workers")]
         workers: bool,
     },
-    /// Slurm: nodes are held by jobs, what is started are steps of those.
+    /// Slurm: jobs hold the nodes, and processes are steps of those jobs.
     Slurm(Box<SlurmLauncher>),
-    /// Kubernetes: nodes are held by pods, what is started runs in those.
+    /// Kubernetes: pods hold the nodes, and processes run in those pods.
     Kubernetes(Box<KubernetesLauncher>),
-    /// Nothing is started: a stored run answers.
+    /// Nothing starts: a stored run answers.
     Replay {
-        /// Its folder.
+        /// The stored run's folder.
         run: PathBuf,
     },
 }
@@ -101,93 +99,93 @@ fn is_with_workers(workers: &bool) -> bool {
     *workers
 }
 
-/// What workers are started with.
+/// The parameters for starting workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerProgram {
-    /// fabricgate itself, as this machine calls it.
+    /// The path of fabricgate on this machine.
     pub local_exe: String,
-    /// fabricgate as the nodes call it.
+    /// The path of fabricgate on the nodes.
     pub node_exe: String,
     /// Folder of the simulated tools' names, for simulated nodes.
     pub links: Option<PathBuf>,
-    /// The PATH that is in force, which simulated tools stand in front of.
+    /// The current PATH; simulated tools come before it.
     pub path: String,
-    /// Measure nodes that are in use.
+    /// Measure nodes that are in use, too.
     pub even_if_busy: bool,
-    /// The nodes that a scheduler holds for us, by jobs or pods.
+    /// The nodes that scheduler jobs or pods hold for this sweep.
     pub held: HeldNodes,
-    /// How far a burn-in has come, for simulated nodes.
+    /// The progress of a burn-in, for simulated nodes.
     pub age: Option<String>,
 }
 
 /// A process to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchCommand {
-    /// Its words.
+    /// The program and its arguments.
     pub argv: Vec<String>,
     /// Its additional environment.
     pub env: BTreeMap<String, String>,
-    /// How much of our own environment it is given.
+    /// The part of this process's environment that the command gets.
     pub environment_access: EnvironmentAccess,
 }
 
-/// Why a command cannot be made for a node.
+/// The reason why there is no command for a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// The name would be read as an option by the launcher's program.
+    /// The launcher's program would read the name as an option.
     #[error("node name {node:?} looks like an option")]
     LooksLikeOption {
-        /// The node.
+        /// The node name.
         node: String,
     },
-    /// The name is none.
+    /// The name is not a node name.
     #[error("node name {node:?} has characters that no node name has")]
     NotAName {
-        /// The node.
+        /// The node name.
         node: String,
     },
-    /// The template is empty.
+    /// The template has no arguments.
     #[error("the launcher's template is empty, expected words such as [\"ssh\", \"{NODE}\"]")]
     Empty,
-    /// The template does not mention the node.
+    /// The template does not contain the node.
     #[error(
-        "the launcher's template never says {NODE}: every node would be measured on the same machine"
+        "the launcher's template lacks {NODE}: every node would be measured on the same machine"
     )]
     NoNode,
-    /// One machine cannot stand for many.
+    /// This machine cannot represent several nodes.
     #[error(
-        "launcher \"local\" measures this machine only, and {nodes} nodes are to be measured; \
+        "launcher \"local\" measures this machine only, and {nodes} nodes are planned; \
          use kind = \"command\" with a template such as [\"ssh\", \"{NODE}\"]"
     )]
     NotLocal {
-        /// How many nodes are to be measured.
+        /// The number of nodes to measure.
         nodes: usize,
     },
-    /// No job or pod of ours holds it.
+    /// No job or pod of fabricgate holds the node.
     #[error("{why}")]
     NotHeld {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// srun has no equivalent.
+    /// The mpirun command has no srun equivalent.
     #[error(
-        "this call of mpirun cannot be made with srun: {why}; write a probe of your own that \
+        "this mpirun command has no srun equivalent: {why}; write a custom probe that \
          calls srun, as nccl-all-reduce-domain-srun does"
     )]
     Mpirun {
-        /// What of it.
+        /// The part without an equivalent.
         why: String,
     },
 }
 
 impl Launcher {
-    /// Whether something stands in for nodes: a simulated fabric, or a stored run.
-    /// What it shows is no state of any machine.
+    /// Whether nodes are simulated or answered by a stored run: such results do not describe real
+    /// machines.
     pub fn is_stand_in(&self) -> bool {
         matches!(self, Self::Sim { .. } | Self::Replay { .. })
     }
 
-    /// Whether this launcher can serve that many nodes at all.
+    /// Checks whether this launcher can serve this number of nodes.
     pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
         match self {
             Self::Local if 1 < nodes => Err(LaunchError::NotLocal { nodes }),
@@ -206,14 +204,14 @@ impl Launcher {
         }
     }
 
-    /// What to start so that `argv` runs on `node`.
+    /// The local command that runs `argv` on `node`.
     pub fn argv(&self, node: &NodeName, argv: &[String]) -> Result<Vec<String>, LaunchError> {
         check_name(node)?;
         let name = node.as_str();
         match self {
             Self::Slurm(slurm) => Ok(slurm.standalone_argv(node, argv)),
             Self::Kubernetes(_) => {
-                Err(LaunchError::NotHeld { why: "no pod of ours runs on it".to_owned() })
+                Err(LaunchError::NotHeld { why: "no fabricgate pod runs on it".to_owned() })
             }
             Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
             Self::Command { template } => {
@@ -229,8 +227,8 @@ impl Launcher {
         }
     }
 
-    /// What to start so that `argv` runs on a node that is held; the others are
-    /// reached as [`Launcher::argv`] says. `here` is fabricgate on this machine.
+    /// The local command that runs `argv` on a held node; other nodes use [`Launcher::argv`].
+    /// `here` is fabricgate on this machine.
     pub fn held_node_argv(
         &self,
         node: &NodeName,
@@ -239,19 +237,19 @@ impl Launcher {
         held: &HeldNodes,
     ) -> Result<Vec<String>, LaunchError> {
         check_name(node)?;
-        let (seat, why) = (held.targets.get(node), held.skipped.get(node));
-        match (self, seat) {
+        let (target, why) = (held.targets.get(node), held.skipped.get(node));
+        match (self, target) {
             (
                 Self::Slurm(slurm),
-                Some(seat @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated)),
-            ) => Ok(slurm.step_argv(node, seat, argv)),
+                Some(target @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated)),
+            ) => Ok(slurm.step_argv(node, target, argv)),
             (Self::Kubernetes(kubernetes), Some(WorkerTarget::Pod { name, .. })) => {
                 Ok(kubernetes.attach_argv(here, name, argv))
             }
             (Self::Slurm(_) | Self::Kubernetes(_), _) => {
                 let none = match self {
-                    Self::Slurm(_) => "no job of ours holds it",
-                    _ => "no pod of ours runs on it",
+                    Self::Slurm(_) => "no fabricgate job holds it",
+                    _ => "no fabricgate pod runs on it",
                 };
                 Err(LaunchError::NotHeld { why: why.map_or(none, String::as_str).to_owned() })
             }
@@ -259,7 +257,7 @@ impl Launcher {
         }
     }
 
-    /// What to start so that a worker runs on `node`.
+    /// The local command that starts a worker on `node`.
     pub fn worker_command(
         &self,
         node: &NodeName,
@@ -288,11 +286,11 @@ impl Launcher {
         Ok(LaunchCommand { argv, env, environment_access: self.environment_access() })
     }
 
-    /// How much of our own environment is given to what reaches a node.
+    /// The part of this process's environment for the command that reaches a node.
     pub fn environment_access(&self) -> EnvironmentAccess {
         match self {
-            // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
-            // may name a program that asks a cloud for its key.
+            // srun may need the token of Slurm; `node attach` runs on this machine, and a
+            // kubeconfig may name a program that gets a key from a cloud.
             Self::Slurm(_) => EnvironmentAccess::Scheduler,
             Self::Kubernetes(_) => EnvironmentAccess::Own,
             Self::Command { .. } => EnvironmentAccess::Launcher,
@@ -300,15 +298,15 @@ impl Launcher {
         }
     }
 
-    /// Names the variables that are carried to nodes.
+    /// Sets the names of the variables that nodes get.
     pub fn set_carried_variables(&mut self, names: Vec<String>) {
         if let Self::Slurm(slurm) = self {
             slurm.carried = names;
         }
     }
 
-    /// The command of a step that runs on these nodes, the way this launcher has
-    /// it: where Slurm reaches the nodes it also starts the ranks.
+    /// The command of a step on these nodes for this launcher: through Slurm, srun also starts the
+    /// ranks.
     pub fn step_command(
         &self,
         argv: &[String],
@@ -322,10 +320,12 @@ impl Launcher {
             }
             _ => return Ok(argv.to_vec()),
         };
-        let seats: Vec<Option<&WorkerTarget>> =
+        let targets: Vec<Option<&WorkerTarget>> =
             nodes.iter().map(|node| held.targets.get(node)).collect();
-        let job = match seats.first() {
-            Some(Some(WorkerTarget::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => {
+        let job = match targets.first() {
+            Some(Some(WorkerTarget::Job(job)))
+                if targets.iter().all(|target| *target == targets[0]) =>
+            {
                 Some(job)
             }
             _ => None,
@@ -341,7 +341,7 @@ impl Launcher {
         }
     }
 
-    /// Whether addresses are names: simulated nodes have no network of their own.
+    /// Whether names serve as addresses: simulated nodes have no network.
     pub fn names_are_addresses(&self) -> bool {
         matches!(self, Self::Sim { .. })
     }
@@ -360,7 +360,7 @@ impl Launcher {
         program == "ssh" && code == UNREACHED_EXIT_CODE
     }
 
-    /// The name used in documents.
+    /// The serialized name.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -373,7 +373,7 @@ impl Launcher {
     }
 }
 
-/// Refuses names that a program could take for something else.
+/// Refuses names that a program could misread.
 pub fn check_name(node: &NodeName) -> Result<(), LaunchError> {
     let name = node.as_str();
     if name.starts_with('-') {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_template_comes_first_and_the_words_stay_words() {
+    fn the_template_comes_first_and_arguments_stay_separate() {
         assert_eq!(argv(&Launcher::Local, "n1").expect("good"), ["tool", "a b"]);
         let env = command(&["env", "NODE={node}"]);
         assert_eq!(argv(&env, "n1").expect("good"), ["env", "NODE=n1", "tool", "a b"]);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn one_machine_never_stands_for_many() {
+    fn this_machine_does_not_represent_several_nodes() {
         assert_eq!(Launcher::Local.check(1), Ok(()));
         assert_eq!(Launcher::Local.check(2), Err(LaunchError::NotLocal { nodes: 2 }));
         assert_eq!(command(&["env"]).check(2), Err(LaunchError::NoNode));
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_called_as_its_node_calls_it() {
+    fn a_worker_starts_with_the_path_on_its_node() {
         let program = WorkerProgram {
             local_exe: "/here/fabricgate".to_owned(),
             node_exe: "/opt/fabricgate".to_owned(),
@@ -487,8 +487,8 @@ mod tests {
     }
 
     #[test]
-    fn what_every_node_runs_is_nobody_elses_to_start() {
-        // Neither one job for all nodes nor a way between pods is asked for.
+    fn a_command_for_every_node_needs_no_rank_launcher() {
+        // It needs neither one job for all nodes nor ranks across pods.
         let own = ["{self}", "--json", "node", "probe", "copy", "--together"].map(str::to_owned);
         let nodes: [NodeName; 2] = ["n1".into(), "n2".into()];
         let seats = |make: fn(&str) -> WorkerTarget| {
@@ -507,18 +507,18 @@ mod tests {
             let mpirun = ["mpirun", "--host", "n1:4,n2:4", "tool"].map(str::to_owned);
             assert!(
                 launcher.step_command(&mpirun, &nodes, &held).is_err(),
-                "so that it is run instead"
+                "so that it runs instead"
             );
         }
     }
 
     #[test]
-    fn through_kubernetes_nothing_runs_where_no_pod_of_ours_does() {
+    fn through_kubernetes_nothing_runs_without_a_pod_of_the_run() {
         let launcher = Launcher::Kubernetes(Box::default());
         let node = NodeName::from("n1");
-        let seat = WorkerTarget::Pod { name: "pod-1".to_owned(), address: None };
+        let target = WorkerTarget::Pod { name: "pod-1".to_owned(), address: None };
         let held = HeldNodes {
-            targets: [(node.clone(), seat)].into(),
+            targets: [(node.clone(), target)].into(),
             skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
         };
         let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ssh_says_with_255_that_the_node_was_not_reached() {
+    fn only_ssh_reports_an_unreached_node_with_255() {
         assert!(command(&["/usr/bin/ssh", "{node}"]).is_connect_failure(255));
         assert!(!command(&["ssh", "{node}"]).is_connect_failure(1));
         assert!(!command(&["srun", "-w", "{node}"]).is_connect_failure(255));

@@ -1,17 +1,17 @@
-//! Whether the words in front of a program of Slurm end in a shell on another machine,
-//! which reads what stands behind it once more.
+//! Detects whether a command in front of a Slurm program passes its arguments to a remote shell,
+//! which parses them again.
 //!
-//! Pure. `Extra`, features and reasons hold what nodes and people wrote. Behind ssh they
-//! must be quoted, or that shell runs them; behind `sudo` they must not, or the quotes
-//! become part of them. Where neither is known, what a shell would run is refused.
+//! Pure. `Extra`, features and reasons contain text from nodes and users. Behind ssh they must be
+//! quoted, or the remote shell runs them; behind `sudo` they must not, or the quotes become part of
+//! them. If the command is unknown, arguments with shell metacharacters are refused.
 
 use model::shell_quote;
 
-/// Programs that put their words into one line for a shell elsewhere.
+/// Programs that join their arguments into one line for a remote shell.
 const REMOTE_SHELLS: &[&str] =
     &["ssh", "gsissh", "autossh", "sshpass", "dbclient", "plink", "rsh", "remsh", "pdsh", "clush"];
 
-/// Programs that start another one with the words as they are.
+/// Programs that start another program with unchanged arguments.
 const EXEC_WRAPPERS: &[&str] = &[
     "sudo",
     "doas",
@@ -33,18 +33,17 @@ const EXEC_WRAPPERS: &[&str] = &[
     "apptainer",
 ];
 
-/// Programs of Slurm.
 const SLURM_PROGRAMS: &[&str] = &["scontrol", "sinfo", "srun", "salloc", "scancel", "squeue"];
 
-/// What a shell acts on, quotes aside: it could start another program.
+/// Characters with a meaning to a shell, except quotes: they could start another program.
 const SHELL_METACHARACTERS: &[char] = &['$', '`', ';', '&', '|', '<', '>', '(', ')', '\n', '\r'];
 
-/// What reads the words behind a program.
+/// The reader of the arguments after a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgvReader {
-    /// A shell elsewhere.
+    /// A remote shell.
     Shell,
-    /// The program itself.
+    /// The program itself, without a shell.
     Program,
     /// The arguments do not determine it.
     Unknown,
@@ -57,7 +56,7 @@ pub fn detect_reader(program: &[String], configured: Option<bool>) -> ArgvReader
         Some(false) => return ArgvReader::Program,
         None => {}
     }
-    // A word may hold a command line (`env -S`, `sh -c`).
+    // An argument may contain a command line (`env -S`, `sh -c`).
     let is_shell = |word: &String| {
         word.split(|c: char| c.is_whitespace() || "'\"=;|&()".contains(c))
             .any(|part| REMOTE_SHELLS.contains(&file_name(part)))
@@ -72,13 +71,12 @@ pub fn detect_reader(program: &[String], configured: Option<bool>) -> ArgvReader
     ArgvReader::Unknown
 }
 
-/// The file name of a program.
 fn file_name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// A program and words behind it, quoted where a shell reads them; why not, where that is
-/// not known and a shell would run some of them.
+/// A program and its arguments, quoted if a shell reads them; an error if that is unknown and a
+/// shell would interpret some of them.
 pub fn quote_argv(
     program: &[String],
     configured: Option<bool>,
@@ -89,8 +87,8 @@ pub fn quote_argv(
         && let Some(word) = words.iter().find(|word| word.contains(SHELL_METACHARACTERS))
     {
         return Err(format!(
-            "not said: {:?} has what a shell would run, and nothing tells whether one reads the words behind {:?}; \
-             [sources.slurm] remote_shell = true (as behind ssh) or false says it",
+            "not sent: {:?} contains shell metacharacters, and a shell may parse those of {:?}; \
+             set [sources.slurm] remote_shell = true (as with ssh) or false",
             model::text::clean(word),
             program.join(" ")
         ));
@@ -112,7 +110,7 @@ mod tests {
 
     const EXTRA: &str = "Extra={\"rack\":\"$(touch PWNED)\"}";
 
-    /// Ways to reach a controller, with what reads the words behind them.
+    /// Ways to reach a controller, and the reader of the arguments of each.
     const WAYS: &[(&[&str], ArgvReader)] = &[
         (&["scontrol"], ArgvReader::Program),
         (&["/opt/slurm/bin/scontrol"], ArgvReader::Program),
@@ -133,7 +131,7 @@ mod tests {
     ];
 
     #[test]
-    fn whatever_stands_in_front_of_scontrol_no_shell_runs_what_a_node_wrote() {
+    fn no_wrapper_of_scontrol_lets_a_shell_run_text_of_a_node() {
         for (words, expected) in WAYS {
             let program = program(words);
             assert_eq!(detect_reader(&program, None), *expected, "{words:?}");
@@ -146,14 +144,14 @@ mod tests {
                 (Err(why), ArgvReader::Unknown) => assert!(why.contains("remote_shell"), "{why}"),
                 (other, _) => panic!("{words:?}: {other:?}"),
             }
-            // Text without shell characters needs no answer.
+            // Text without shell metacharacters is the same for every reader.
             let plain = quote_argv(&program, None, &["update", "NodeName=n1", "State=DRAIN"]);
             assert!(plain.is_ok_and(|it| it.ends_with(&["State=DRAIN".to_owned()])), "{words:?}");
         }
     }
 
     #[test]
-    fn what_the_configuration_says_holds() {
+    fn the_configured_reader_overrides_detection() {
         let wrapper = program(&["/opt/site/on-head", "scontrol"]);
         let quote = |is_shell| quote_argv(&wrapper, Some(is_shell), &[EXTRA]).expect("it is known");
         assert_eq!(quote(false).last().expect("one"), EXTRA);

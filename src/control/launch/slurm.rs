@@ -1,7 +1,7 @@
-//! Nodes reached through Slurm: the words that make jobs and run steps in them.
+//! Nodes reached through Slurm: the commands that create jobs and run steps in them.
 //!
-//! Pure. Which nodes are held, and by which job, is `gate::hold`'s to find out;
-//! here is what to type for it.
+//! Pure. `gate::slurm_allocation` finds out which job holds which node; this module builds its
+//! commands.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,78 +9,77 @@ use serde::{Deserialize, Serialize};
 use super::WorkerTarget;
 use model::id::NodeName;
 
-/// Seconds within which a job on idle nodes must start. A controller that was
-/// just started places nothing for up to five.
+/// Seconds within which a job on idle nodes must start. A controller that has just started
+/// schedules nothing for up to five.
 pub const IMMEDIATE_S: u64 = 15;
 
-/// The policy for nodes that jobs use.
+/// The policy for nodes that run jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusyNodePolicy {
     /// They are left out and reported.
     #[default]
     Skip,
-    /// The job queues for them, for a while.
+    /// The job waits for them in the queue, up to a limit.
     Wait,
-    /// A reservation keeps new jobs off them; those that run may end.
+    /// A reservation keeps new jobs off them; running jobs may finish.
     Reserve,
 }
 
-/// How nodes are measured that the gate itself has drained.
+/// How to measure nodes that the gate itself has drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainedNodePolicy {
-    /// Resumed inside a reservation for this user alone, and drained again
-    /// before that goes.
+    /// Resumed inside a reservation for this user only, and drained again before the reservation
+    /// ends.
     #[default]
     Reservation,
     /// They stay drained; steps run without a job (`srun --no-allocate`).
     NoAllocate,
-    /// Not at all.
+    /// They are not measured.
     Refuse,
 }
 
-/// How Slurm is used to reach nodes.
+/// How fabricgate uses Slurm to reach nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlurmLauncher {
-    /// The partition; Slurm's default where none is named.
+    /// The partition; if absent, Slurm's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// The account.
+    /// The account (`--account`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// The quality of service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qos: Option<String>,
-    /// A reservation of the site's.
+    /// A reservation of the site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// The GPUs a job asks for on each node, as `--gres` has them; where absent,
-    /// as many as Slurm reports for the nodes. Empty requests none.
+    /// The GPUs that a job requests on each node, in the format of `--gres`; if absent, as many as
+    /// Slurm reports for the nodes. An empty text requests none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gres: Option<String>,
-    /// Further words of salloc.
+    /// Further arguments of salloc.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// How ranks of tools that run on several nodes find each other (`--mpi`).
+    /// How the ranks of tools that run on several nodes find each other (`--mpi`).
     pub mpi: String,
-    /// How long a job may run, as `--time` has it; where absent, it follows
-    /// from what is planned.
+    /// The time limit of a job, in the format of `--time`; if absent, derived from the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit: Option<String>,
-    /// Who may use a reservation that is made.
+    /// The user of the reservations that fabricgate creates.
     pub user: String,
-    /// What is done about busy nodes.
+    /// The policy for busy nodes.
     pub busy: BusyNodePolicy,
-    /// For how many seconds at most they are waited for.
+    /// The maximum number of seconds to wait for busy nodes.
     pub wait_s: u64,
-    /// What is done about nodes that we drained.
+    /// The policy for nodes that fabricgate drained.
     pub drained: DrainedNodePolicy,
-    /// Slurm's programs.
+    /// The commands of Slurm.
     pub programs: SlurmPrograms,
-    /// srun as the nodes call it.
+    /// The srun command on the nodes.
     pub node_srun: Vec<String>,
-    /// Variables that steps are given of our environment, besides Slurm's own.
+    /// Environment variables that steps get in addition to Slurm's own.
     #[serde(skip)]
     pub carried: Vec<String>,
 }
@@ -107,21 +106,21 @@ impl Default for SlurmLauncher {
     }
 }
 
-/// Slurm's programs as this machine calls them, each with words in front where
-/// it is reached through something.
+/// The commands of Slurm on this machine, each with the arguments of a wrapper in front if there is
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlurmPrograms {
-    /// `srun`.
+    /// The command for `srun`.
     pub srun: Vec<String>,
-    /// `salloc`.
+    /// The command for `salloc`.
     pub salloc: Vec<String>,
-    /// `scancel`.
+    /// The command for `scancel`.
     pub scancel: Vec<String>,
-    /// `squeue`.
+    /// The command for `squeue`.
     pub squeue: Vec<String>,
-    /// `scontrol`.
+    /// The command for `scontrol`.
     pub scontrol: Vec<String>,
-    /// Whether a shell elsewhere reads the words behind them; found out where absent.
+    /// Whether a remote shell reads their arguments; if absent, detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_shell: Option<bool>,
 }
@@ -133,7 +132,7 @@ impl Default for SlurmPrograms {
 }
 
 impl SlurmPrograms {
-    /// The programs that lie where this `scontrol` does.
+    /// The programs in the same folder as this `scontrol`.
     pub fn from_scontrol(scontrol: &[String]) -> Self {
         let named = |name: &str| {
             let mut words = scontrol.to_vec();
@@ -157,31 +156,31 @@ impl SlurmPrograms {
     }
 }
 
-/// A job that is asked for.
+/// A job to request.
 #[derive(Clone, Copy, Debug)]
 pub struct SlurmJobRequest<'a> {
-    /// Its name.
+    /// The job name.
     pub name: &'a str,
     /// Its comment in the queue.
     pub comment: &'a str,
-    /// Its nodes, as a host list.
+    /// The nodes, as a host list.
     pub nodes: &'a str,
-    /// How many they are.
+    /// The number of nodes.
     pub count: usize,
-    /// The GPUs asked for on each, where any are.
+    /// The GPUs to request on each node, if any.
     pub gres: Option<&'a str>,
-    /// The reservation it runs in.
+    /// The reservation that it runs in.
     pub reservation: Option<&'a str>,
-    /// How long it may run, in minutes, where the site does not say.
+    /// The time limit in minutes if the site configures none.
     pub minutes: u64,
-    /// Seconds after which it gives up waiting; none where it queues.
+    /// Seconds to wait for the allocation; `None` to queue.
     pub immediate: Option<u64>,
 }
 
 impl SlurmLauncher {
-    /// What to start so that a job holds its nodes whole, and nothing runs in
-    /// it yet. With GPUs: an exclusive job holds them all the same, but its
-    /// steps are given none unless the job asked for them.
+    /// The local command for a job that holds its nodes exclusively and runs nothing yet. It
+    /// requests the GPUs: an exclusive job holds them anyway, but its steps get none unless the job
+    /// requested them.
     pub fn salloc_argv(&self, job: &SlurmJobRequest<'_>) -> Vec<String> {
         let mut words = self.programs.salloc.clone();
         words
@@ -217,13 +216,17 @@ impl SlurmLauncher {
         .collect()
     }
 
-    /// What to start so that `argv` runs on a node that has a seat. Its standard
-    /// input and output are those of what is started; no terminal is made, for
-    /// one would change what is said. Memory, processors and GPUs are shared
-    /// with every other step of ours.
-    pub fn step_argv(&self, node: &NodeName, seat: &WorkerTarget, argv: &[String]) -> Vec<String> {
+    /// The local command that runs `argv` on an allocated node. Standard input and output are those
+    /// of the local command; there is no terminal, which would change the output. The step shares
+    /// memory, processors and GPUs with every other step of fabricgate.
+    pub fn step_argv(
+        &self,
+        node: &NodeName,
+        target: &WorkerTarget,
+        argv: &[String],
+    ) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        if let WorkerTarget::Job(id) = seat {
+        if let WorkerTarget::Job(id) = target {
             words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
         } else {
             words.push("--no-allocate".to_owned());
@@ -234,9 +237,9 @@ impl SlurmLauncher {
         words
     }
 
-    /// The variables of a step. Without the option srun carries all that it has.
+    /// The variables of a step. Without the option srun exports its whole environment.
     fn export_option(&self) -> String {
-        // Never none: an empty list is `--export=` and means all.
+        // Never empty: an empty `--export=` exports everything.
         const LEAST: &str = "PATH";
         match self.carried.as_slice() {
             [] => format!("--export={LEAST}"),
@@ -244,8 +247,8 @@ impl SlurmLauncher {
         }
     }
 
-    /// What to start so that `argv` runs on a node for which no job was made: in
-    /// a small one of its own, or not at all where the node is busy.
+    /// The local command that runs `argv` on a node without a job: in a small job of its own, or
+    /// not at all if the node is busy.
     pub fn standalone_argv(&self, node: &NodeName, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
         words.extend(["--job-name=fabricgate", "--time=10"].iter().map(|word| (*word).to_owned()));
@@ -258,7 +261,7 @@ impl SlurmLauncher {
     }
 }
 
-/// One task on one node, not bound to some of its processors.
+/// One task on one node, without binding to some of its processors.
 fn single_task_options(node: &NodeName) -> [String; 5] {
     [
         "--nodes=1".to_owned(),
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_lie_side_by_side() {
+    fn slurm_programs_are_in_the_same_folder() {
         let programs = lab().programs;
         assert_eq!(programs.srun, ["run", "/opt/srun"]);
         assert_eq!(programs.scontrol, ["run", "/opt/scontrol"]);
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_exclusive_and_never_waits_unless_asked_to() {
+    fn a_job_is_named_exclusive_and_queues_only_if_configured() {
         let job = SlurmJobRequest {
             name: "fabricgate-1",
             comment: "block01",

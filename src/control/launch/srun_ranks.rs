@@ -1,15 +1,14 @@
-//! A command that starts ranks with `mpirun`, as `srun` starts them.
+//! Converts a command that starts ranks with `mpirun` to `srun`.
 //!
-//! Pure. Only the options that the built-in probes use are understood; what is
-//! not understood is an error and never left out.
+//! Pure. It understands only the options that the built-in probes use; every other option is an
+//! error, never dropped.
 
 use super::LaunchError;
 use super::slurm::SlurmLauncher;
 use model::hostlist;
 
-/// Variables with the size of a step. srun takes them for options of
-/// its own, and a worker's step has one node: "Only allocated 1 nodes asked for
-/// 2" (srun of 26.05 and 24.11).
+/// Variables with the size of a step. srun reads them as its own options, and the step of a worker
+/// has one node: "Only allocated 1 nodes asked for 2" (srun of 26.05 and 24.11).
 const STEP_SIZE_VARIABLES: &[&str] = &[
     "SLURM_JOB_NODELIST",
     "SLURM_JOB_NUM_NODES",
@@ -22,7 +21,7 @@ const STEP_SIZE_VARIABLES: &[&str] = &[
     "SLURM_TASKS_PER_NODE",
 ];
 
-/// What an mpirun is asked.
+/// The options of an mpirun command.
 #[derive(Debug, Default)]
 struct MpirunOptions {
     ranks: Option<String>,
@@ -31,7 +30,7 @@ struct MpirunOptions {
     variables: Vec<String>,
 }
 
-/// The same command with `srun`; `None` where it is no call of mpirun.
+/// The same command with `srun`; `None` if it does not call mpirun.
 pub fn convert_to_srun(
     argv: &[String],
     slurm: &SlurmLauncher,
@@ -44,17 +43,17 @@ pub fn convert_to_srun(
     if argv.get(start).is_none_or(|word| word != "mpirun") {
         return Ok(None);
     }
-    let mut asked = MpirunOptions::default();
+    let mut options = MpirunOptions::default();
     if is_env {
-        asked.variables.extend_from_slice(&argv[1..start]);
+        options.variables.extend_from_slice(&argv[1..start]);
     }
-    let rest = parse_mpirun(&argv[start + 1..], &mut asked)?;
+    let rest = parse_mpirun(&argv[start + 1..], &mut options)?;
     let Some(tool) = rest.first() else {
         return Err(LaunchError::Mpirun { why: "it starts no program".to_owned() });
     };
     let mut words = vec!["env".to_owned()];
     words.extend(STEP_SIZE_VARIABLES.iter().flat_map(|name| ["-u".to_owned(), (*name).to_owned()]));
-    words.append(&mut asked.variables);
+    words.append(&mut options.variables);
     words.extend(slurm.node_srun.iter().cloned());
     words.extend([
         format!("--jobid={job}"),
@@ -64,22 +63,22 @@ pub fn convert_to_srun(
         "--kill-on-bad-exit=1".to_owned(),
         format!("--mpi={}", slurm.mpi),
     ]);
-    if !asked.hosts.is_empty() {
-        words.push(format!("--nodes={}", asked.hosts.len()));
-        let hosts = asked.hosts.iter().map(String::as_str);
+    if !options.hosts.is_empty() {
+        words.push(format!("--nodes={}", options.hosts.len()));
+        let hosts = options.hosts.iter().map(String::as_str);
         words.push(format!("--nodelist={}", hostlist::fold(hosts)));
     }
-    words.extend(asked.ranks.map(|ranks| format!("--ntasks={ranks}")));
-    words.extend(asked.per_node.map(|each| format!("--ntasks-per-node={each}")));
+    words.extend(options.ranks.map(|ranks| format!("--ntasks={ranks}")));
+    words.extend(options.per_node.map(|each| format!("--ntasks-per-node={each}")));
     words.push(tool.clone());
     words.extend_from_slice(&rest[1..]);
     Ok(Some(words))
 }
 
-/// Reads options; what is left begins with the program.
+/// Parses options; the rest begins with the program.
 fn parse_mpirun<'w>(
     mut words: &'w [String],
-    asked: &mut MpirunOptions,
+    options: &mut MpirunOptions,
 ) -> Result<&'w [String], LaunchError> {
     while let Some((option, rest)) = words.split_first() {
         let Some(name) = option.strip_prefix('-') else { return Ok(words) };
@@ -87,19 +86,20 @@ fn parse_mpirun<'w>(
         let unknown = || LaunchError::Mpirun { why: format!("its {option} has no counterpart") };
         let (value, rest) = rest.split_first().ok_or_else(unknown)?;
         match name {
-            "np" | "n" => asked.ranks = Some(value.clone()),
+            "np" | "n" => options.ranks = Some(value.clone()),
             "host" | "H" => {
                 let name = |host: &str| host.rsplit_once(':').map_or(host, |it| it.0).to_owned();
-                asked.hosts = value.split(',').filter(|host| !host.is_empty()).map(name).collect();
+                options.hosts =
+                    value.split(',').filter(|host| !host.is_empty()).map(name).collect();
             }
             "map-by" => {
                 let each = value.strip_prefix("ppr:").and_then(|it| it.strip_suffix(":node"));
-                asked.per_node = Some(each.ok_or_else(unknown)?.to_owned());
+                options.per_node = Some(each.ok_or_else(unknown)?.to_owned());
             }
             "bind-to" if value == "none" => {}
-            // Without a value it is passed on, as everything is.
+            // Without a value srun passes it on, as it does all variables.
             "x" if !value.contains('=') => {}
-            "x" => asked.variables.push(value.clone()),
+            "x" => options.variables.push(value.clone()),
             _ => return Err(unknown()),
         }
         words = rest;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_nodes_stay_what_they_are() {
+    fn ranks_and_nodes_stay_the_same() {
         let mpirun = "mpirun -np 8 --host n1:4,n2:4 --map-by ppr:4:node --bind-to none \
                       -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,ENV all_reduce_perf -b 8M -n 5";
         assert_eq!(
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_are_left_alone_and_other_options_refused() {
+    fn other_commands_are_unchanged_and_other_options_refused() {
         assert_eq!(srun("nvbandwidth -t x"), Ok(None));
         assert_eq!(srun("env A=1 nvbandwidth mpirun"), Ok(None));
         let error = srun("mpirun --mca btl self tool").expect_err("not understood");

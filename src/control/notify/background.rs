@@ -12,7 +12,6 @@ use super::{NotifyRequest, NotifySettings, send_notices};
 use engine::report::notice::NoticeOccasion;
 use model::journal::ClockStamp;
 
-/// Most waiting occasions.
 const QUEUE_LENGTH: usize = 4;
 
 /// The sender of the thread's queue.

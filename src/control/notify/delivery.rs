@@ -22,13 +22,13 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// Bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 2_048;
 
-/// Characters of an answer that are displayed.
+/// Characters of an answer that appear in messages.
 const MAX_ANSWER_SHOWN: usize = 200;
 
 /// A message that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// What the receiver answered.
+    /// The HTTP status of the answer.
     pub status: u16,
     /// The number of attempts.
     pub attempts: u32,
@@ -38,7 +38,7 @@ pub struct Delivery {
     pub answer: String,
 }
 
-/// Why a message did not arrive.
+/// The reason why a message did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
     /// The address or the token cannot be read.
@@ -66,10 +66,9 @@ pub enum DeliveryError {
     },
 }
 
-/// How one attempt ended.
 enum AttemptResult {
-    Done { status: u16, said: String },
-    Never { status: String, said: String },
+    Done { status: u16, answer: String },
+    Never { status: String, answer: String },
     Again { why: String, after: Option<Duration> },
 }
 
@@ -108,19 +107,19 @@ pub async fn send_message(
             after: None,
         });
         let after = match tried {
-            AttemptResult::Done { status, said } => {
+            AttemptResult::Done { status, answer } => {
                 return Ok(Delivery {
                     status,
                     attempts,
                     origin: place,
-                    answer: shorten_answer(&said, &pieces),
+                    answer: shorten_answer(&answer, &pieces),
                 });
             }
-            AttemptResult::Never { status, said } => {
+            AttemptResult::Never { status, answer } => {
                 return Err(DeliveryError::Refused {
                     place,
                     status,
-                    said: shorten_answer(&said, &pieces),
+                    said: shorten_answer(&answer, &pieces),
                 });
             }
             AttemptResult::Again { why, after } => {
@@ -180,10 +179,10 @@ async fn send_once(request: reqwest::RequestBuilder) -> AttemptResult {
             break;
         }
     }
-    let said = String::from_utf8_lossy(&body).trim().to_owned();
-    let quoted = if said.is_empty() { String::new() } else { format!(": {said}") };
+    let answer = String::from_utf8_lossy(&body).trim().to_owned();
+    let quoted = if answer.is_empty() { String::new() } else { format!(": {answer}") };
     if status.is_success() {
-        return AttemptResult::Done { status: status.as_u16(), said };
+        return AttemptResult::Done { status: status.as_u16(), answer };
     }
     let shown = status.to_string();
     if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
@@ -192,11 +191,11 @@ async fn send_once(request: reqwest::RequestBuilder) -> AttemptResult {
             after: retry_after(&headers),
         };
     }
-    let said = match status.is_redirection() {
+    let answer = match status.is_redirection() {
         true => redirect_host(&headers),
         false => quoted,
     };
-    AttemptResult::Never { status: shown, said }
+    AttemptResult::Never { status: shown, answer }
 }
 
 /// The target of a redirect, by its host: the rest may contain credentials.
@@ -209,14 +208,14 @@ fn redirect_host(headers: &HeaderMap) -> String {
 
 /// How long a receiver asks to wait: seconds, or a time by its own clock.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = asked.parse::<u32>() {
+    let wait = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = wait.parse::<u32>() {
         return Some(Duration::from_secs(u64::from(seconds)));
     }
     let moment =
         |text: &str| jiff::fmt::rfc2822::parse(text).ok().map(|it| it.timestamp().as_second());
     let now = headers.get(reqwest::header::DATE).and_then(|it| moment(it.to_str().ok()?))?;
-    Some(Duration::from_secs(u64::try_from(moment(asked)? - now).unwrap_or(0)))
+    Some(Duration::from_secs(u64::try_from(moment(wait)? - now).unwrap_or(0)))
 }
 
 /// The wait after this many attempts: doubled each time, with a random factor between one half

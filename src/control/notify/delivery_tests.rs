@@ -1,4 +1,4 @@
-//! Messages to receivers that are busy, hang, refuse, or send elsewhere.
+//! Messages to receivers that are busy, hang, refuse, or redirect.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ async fn server(answers: Vec<ResponseTemplate>) -> MockServer {
     let count = answers.len();
     for (at, answer) in answers.into_iter().enumerate() {
         let mock = Mock::given(any()).respond_with(answer);
-        // The last answer stands.
+        // The last answer repeats.
         let mock = if at + 1 < count { mock.up_to_n_times(1) } else { mock };
         mock.mount(&server).await;
     }
@@ -57,7 +57,7 @@ async fn server(answers: Vec<ResponseTemplate>) -> MockServer {
 }
 
 #[tokio::test]
-async fn a_busy_receiver_is_asked_again_and_its_wish_to_wait_is_respected() {
+async fn a_busy_receiver_gets_another_attempt_after_its_retry_after() {
     let server = server(vec![
         ResponseTemplate::new(503),
         ResponseTemplate::new(429).insert_header("retry-after", "1"),
@@ -69,13 +69,13 @@ async fn a_busy_receiver_is_asked_again_and_its_wish_to_wait_is_respected() {
     hides(&sent);
     let sent = sent.expect("sent");
     assert_eq!((sent.attempts, sent.status, sent.answer.as_str()), (3, 200, "ok"));
-    assert!(Duration::from_secs(1) <= began.elapsed(), "it waited as it was asked to");
+    assert!(Duration::from_secs(1) <= began.elapsed(), "it waited for Retry-After");
 }
 
 #[tokio::test]
-async fn what_would_be_refused_again_is_not_repeated_and_its_answer_hides_the_address() {
-    let said = format!("no such hook /services/{SECRET} with KEYSECRET\u{1b}[31m");
-    let server = server(vec![ResponseTemplate::new(404).set_body_string(said)]).await;
+async fn a_permanent_refusal_is_not_retried_and_its_answer_hides_the_address() {
+    let body = format!("no such hook /services/{SECRET} with KEYSECRET\u{1b}[31m");
+    let server = server(vec![ResponseTemplate::new(404).set_body_string(body)]).await;
     let sent = tried(&target(&server.uri(), 4, LONG), LONG).await;
     hides(&sent);
     let error = sent.expect_err("refused").to_string();
@@ -85,7 +85,7 @@ async fn what_would_be_refused_again_is_not_repeated_and_its_answer_hides_the_ad
 }
 
 #[tokio::test]
-async fn a_wait_that_is_longer_than_there_is_time_is_not_waited_for() {
+async fn a_wait_beyond_the_time_limit_is_not_begun() {
     let server =
         server(vec![ResponseTemplate::new(429).insert_header("retry-after", "3600")]).await;
     let sent = tried(&target(&server.uri(), 4, LONG), LONG).await;
@@ -97,14 +97,14 @@ async fn a_wait_that_is_longer_than_there_is_time_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_hangs_is_given_up() {
+async fn a_hanging_receiver_is_given_up() {
     let server = server(vec![ResponseTemplate::new(200).set_delay(Duration::from_secs(600))]).await;
     let short = Duration::from_millis(200);
     let sent = tried(&target(&server.uri(), 2, short), LONG).await;
     hides(&sent);
     let error = sent.expect_err("given up").to_string();
     assert!(error.contains("no answer within 0.2 s; given up after 2 attempts"), "{error}");
-    // The bound of all attempts counts where one attempt would be allowed more.
+    // The time limit of all attempts also bounds a single attempt with a longer limit.
     let sent = tried(&target(&server.uri(), 9, LONG), short).await;
     assert!(sent.expect_err("given up").to_string().contains("after 1 attempts"));
 }
@@ -129,19 +129,19 @@ async fn a_token_goes_to_its_receiver_and_follows_no_redirection() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_without_the_address() {
+async fn a_missing_receiver_is_reported_without_the_address() {
     // No server listens on a port that was just released.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", free.local_addr().expect("an address"));
     drop(free);
     let sent = tried(&target(&address, 2, LONG), LONG).await;
     hides(&sent);
-    let error = sent.expect_err("nobody").to_string();
+    let error = sent.expect_err("no listener").to_string();
     assert!(error.starts_with(&address) && error.contains("after 2 attempts"), "{error}");
 }
 
 #[tokio::test]
-async fn a_receiver_that_speaks_no_tls_is_told_as_such() {
+async fn a_receiver_without_tls_is_reported_as_such() {
     let server = server(vec![ResponseTemplate::new(200)]).await;
     let address = server.uri().replace("http://", "https://");
     let sent = tried(&target(&address, 1, LONG), LONG).await;
@@ -150,7 +150,7 @@ async fn a_receiver_that_speaks_no_tls_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn alertmanager_is_found_by_its_own_address() {
+async fn alertmanager_gets_the_path_of_its_api() {
     let server = MockServer::start().await;
     Mock::given(path("/am/api/v2/alerts"))
         .respond_with(ResponseTemplate::new(200))

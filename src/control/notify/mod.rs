@@ -56,7 +56,7 @@ pub struct NotifyTarget {
     pub per_hour: usize,
 }
 
-/// All receivers, and their common settings.
+/// All receivers, with their common settings.
 #[derive(Clone, Debug)]
 pub struct NotifySettings {
     /// The cluster's name in messages.

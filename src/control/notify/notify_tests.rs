@@ -1,4 +1,4 @@
-//! What receivers get when they are slow, gone or many, and what is remembered of it.
+//! Messages to receivers that are slow, missing or many, and the record of deliveries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -63,21 +63,21 @@ fn store(folder: &Path) -> NotifyStateStore {
 }
 
 #[tokio::test]
-async fn the_memory_is_free_while_a_receiver_is_waited_for_and_nobody_is_told_twice() {
+async fn the_record_is_unlocked_during_a_delivery_and_no_message_is_sent_twice() {
     let server = receiver(ResponseTemplate::new(200).set_delay(SLOW)).await;
     let folder = tempfile::tempdir().expect("a folder");
     let (store, notify) = (store(folder.path()), notify(vec![target("ops", &server)]));
     let (occasion, now) = (occasion(), at(1_772_600_767));
     let telling = NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 };
-    let look = async {
+    let read_state = async {
         while server.received_requests().await.expect("they are kept").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let taken = store.lock_state(Duration::ZERO).await.expect("the memory is free");
+        let taken = store.lock_state(Duration::ZERO).await.expect("the record is unlocked");
         taken.notified.targets["ops"].being_told_until
     };
     let (first, second, until) =
-        tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), look);
+        tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), read_state);
     assert_eq!((first, second), (vec![], vec![]));
     assert!(until.is_some_and(|until| now.unix < until), "{until:?}");
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
@@ -87,7 +87,7 @@ async fn the_memory_is_free_while_a_receiver_is_waited_for_and_nobody_is_told_tw
 }
 
 #[tokio::test]
-async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
+async fn a_dead_process_blocks_a_receiver_only_until_its_time_is_over() {
     let server = receiver(ResponseTemplate::new(200)).await;
     let folder = tempfile::tempdir().expect("a folder");
     let store = store(folder.path());
@@ -102,7 +102,7 @@ async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
     taken.notified.targets = BTreeMap::from([("ops".to_owned(), gone)]);
     store.save(&taken).expect("written");
     drop(taken);
-    let told = async |unix: i64| {
+    let notes = async |unix: i64| {
         let now = at(unix);
         send_notices(
             &NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 },
@@ -110,9 +110,9 @@ async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
         )
         .await
     };
-    // The other receiver is told all the same.
-    assert_eq!(told(1_000_000).await, ["ops: another process is sending to it, for too long"]);
+    // The other receiver gets the message anyway.
+    assert_eq!(notes(1_000_000).await, ["ops: another process is sending to it, for too long"]);
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
-    assert_eq!(told(1_000_021).await, Vec::<String>::new());
+    assert_eq!(notes(1_000_021).await, Vec::<String>::new());
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 2);
 }

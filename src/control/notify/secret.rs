@@ -1,4 +1,4 @@
-//! Secret addresses and tokens: their storage, and how to display them without their contents.
+//! Secret addresses and tokens: their storage, and their display without the content.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl SecretSource {
             }
             Self::Variable(name) => {
                 let text = std::env::var(name);
-                let why = "not set in the environment, or no text";
+                let why = "not set in the environment, or not text";
                 (text.map_err(|_| format!("{name}: {why}"))?, name.clone())
             }
         };
@@ -83,9 +83,9 @@ impl Secret {
     pub fn parse_url(&self) -> Result<Url, String> {
         let expected = "expected https://host/path or http://host/path";
         // The parser's own error quotes nothing and is too short to help.
-        let url = Url::parse(&self.0).map_err(|_| format!("no address, {expected}"))?;
+        let url = Url::parse(&self.0).map_err(|_| format!("not an address, {expected}"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(format!("no address over HTTP, {expected}"));
+            return Err(format!("not an HTTP address, {expected}"));
         }
         Ok(url)
     }
@@ -126,17 +126,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_spoken_of_by_its_host() {
+    fn an_address_is_displayed_by_its_host() {
         let secret = Secret::from(
             "https://me:pass-word@hooks.example:8443/services/T0000000/B1?key=abcdefgh".to_owned(),
         );
         let url = secret.parse_url().expect("an address");
         assert_eq!(url_origin(&url), "https://hooks.example:8443");
-        let said = redact(
+        let text = redact(
             "no T0000000 and abcdefgh and pass-word at /services/T0000000/B1",
             &secret.hidden_pieces(),
         );
-        assert_eq!(said, "no (hidden) and (hidden) and (hidden) at (hidden)");
+        assert_eq!(text, "no (hidden) and (hidden) and (hidden) at (hidden)");
         assert_eq!(
             format!("{:?} {:?}", secret, SecretSource::Inline(secret.clone())),
             "(hidden) Inline(hidden)"
@@ -146,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_its_place() {
+    fn an_unreadable_secret_is_named_by_its_location() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("url");
         let read = || SecretSource::File(file.clone()).read();
         assert!(read().expect_err("none").contains("url: "));
         std::fs::write(&file, "https://x.example/secret\nhttps://y.example/secret\n")
             .expect("written");
-        let said = read().expect_err("two lines");
-        assert!(said.contains("one line") && !said.contains("example"), "{said}");
+        let message = read().expect_err("two lines");
+        assert!(message.contains("one line") && !message.contains("example"), "{message}");
         std::fs::write(&file, " https://x.example/secret\n").expect("written");
         assert_eq!(read().expect("one line").as_str(), "https://x.example/secret");
         let unset = SecretSource::Variable("FABRICGATE_SURELY_UNSET".to_owned());

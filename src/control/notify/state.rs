@@ -1,6 +1,6 @@
 //! The record of sent notifications, on disk: read and written by one process at a time.
 //!
-//! A record that cannot be read is started anew: a duplicate message is better than a missing
+//! An unreadable record is replaced by a new one: a duplicate message is better than a missing
 //! one.
 
 use std::fs::File;
@@ -61,7 +61,9 @@ impl NotifyStateStore {
             Ok(known) => (known.unwrap_or_default(), None),
             // The record of a newer program is not discarded.
             Err(error @ RecordError::Newer { .. }) => return Err(error.to_string()),
-            Err(error) => (DeliveryState::default(), Some(format!("{error}; started anew"))),
+            Err(error) => {
+                (DeliveryState::default(), Some(format!("{error}; replaced by a new record")))
+            }
         };
         Ok(LockedNotifyState { notified, note, _lock: lock })
     }

@@ -35,9 +35,9 @@ fn is_new(path: &Path, known: &mut BTreeSet<PathBuf>) -> bool {
 fn read_file(path: &Path) -> Vec<SourceReport> {
     let (kind, message) = match read_text(path) {
         Ok(text) => {
-            let said = read_recognised(path, &text);
-            if !said.is_empty() {
-                return said;
+            let reports = read_recognised(path, &text);
+            if !reports.is_empty() {
+                return reports;
             }
             let what = if text.trim().is_empty() { "is empty" } else { "has an unknown format" };
             let message = format!("{what}, expected {}", format_detection::KNOWN_FORMATS);
@@ -45,9 +45,9 @@ fn read_file(path: &Path) -> Vec<SourceReport> {
         }
         Err(unread) => (unread.kind(), unread.message),
     };
-    let mut said = SourceReport::new(SourceKind::Unrecognised, path.display().to_string());
-    said.push_problem(kind, None, message);
-    vec![said]
+    let mut report = SourceReport::new(SourceKind::Unrecognised, path.display().to_string());
+    report.push_problem(kind, None, message);
+    vec![report]
 }
 
 /// Every recognised file of a folder; the others are named in one note.
@@ -56,13 +56,13 @@ fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> 
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
-            let mut said = SourceReport::new(SourceKind::Unrecognised, place);
+            let mut report = SourceReport::new(SourceKind::Unrecognised, place);
             let kind = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => SourceProblemKind::Denied,
                 _ => SourceProblemKind::Missing,
             };
-            said.push_problem(kind, None, format!("cannot be listed: {error}"));
-            return vec![said];
+            report.push_problem(kind, None, format!("cannot be listed: {error}"));
+            return vec![report];
         }
     };
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -116,9 +116,9 @@ fn read_recognised(path: &Path, text: &str) -> Vec<SourceReport> {
         read_text(&file).map_err(|unread| unread.message)
     };
     let mut all = format_detection::read_text(&path.display().to_string(), text, &mut include);
-    for said in all.iter_mut().filter(|said| is_in_force(said.source.kind)) {
+    for report in all.iter_mut().filter(|report| is_in_force(report.source.kind)) {
         let since = modified_time(path);
-        for group in said.groups.iter_mut().filter(|group| group.since.is_none()) {
+        for group in report.groups.iter_mut().filter(|group| group.since.is_none()) {
             group.since.clone_from(&since);
         }
     }
@@ -214,19 +214,19 @@ mod tests {
     const CLAIMS: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n";
 
     #[test]
-    fn a_file_is_read_as_what_it_is_whatever_its_name() {
+    fn a_file_is_recognised_by_content_and_not_by_name() {
         let place = tempfile::tempdir().expect("a folder");
         let file = place.path().join("x.bin");
         std::fs::write(&file, CLAIMS).expect("written");
-        let [said] = &read(&[file])[..] else { panic!("one source") };
-        assert_eq!(said.source.kind, SourceKind::ClaimsFile);
-        assert_eq!(said.groups[0].nodes.len(), 2);
-        let since = said.groups[0].since.as_deref().expect("the file has a time");
+        let [report] = &read(&[file])[..] else { panic!("one source") };
+        assert_eq!(report.source.kind, SourceKind::ClaimsFile);
+        assert_eq!(report.groups[0].nodes.len(), 2);
+        let since = report.groups[0].since.as_deref().expect("the file has a time");
         assert!(since.ends_with('Z') && since.len() == 20, "{since}");
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_a_source_with_a_problem() {
+    fn an_unusable_file_is_a_source_with_a_problem() {
         let place = tempfile::tempdir().expect("a folder");
         let write = |name: &str, bytes: &[u8]| {
             let file = place.path().join(name);
@@ -240,11 +240,11 @@ mod tests {
             (write("bad.toml", b"[[domain]]\nname = 3\n"), SourceProblemKind::Malformed),
         ];
         for (file, kind) in kinds {
-            let [said] = &read(std::slice::from_ref(&file))[..] else { panic!("one source") };
-            let [problem] = &said.problems[..] else { panic!("{said:?}") };
+            let [report] = &read(std::slice::from_ref(&file))[..] else { panic!("one source") };
+            let [problem] = &report.problems[..] else { panic!("{report:?}") };
             assert_eq!(problem.kind, kind, "{problem}");
-            let told = format!("{} {problem}", said.source);
-            assert!(told.contains(&file.display().to_string()), "{told}");
+            let text = format!("{} {problem}", report.source);
+            assert!(text.contains(&file.display().to_string()), "{text}");
         }
     }
 
@@ -260,15 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_folder_that_may_be_what_is_meant_is_no_remark() {
+    fn a_file_of_a_folder_that_may_be_a_source_is_a_problem_and_not_a_note() {
         let place = tempfile::tempdir().expect("a folder");
         let utf16: Vec<u8> =
             "\u{feff}BlockName=b1".encode_utf16().flat_map(u16::to_le_bytes).collect();
         std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
         std::fs::write(place.path().join("topology.conf"), utf16).expect("written");
         std::fs::write(place.path().join("rack.png"), b"\x89PNG\xff\xff").expect("written");
-        let said = read(&[place.path().to_owned()]);
-        let [_, rest] = &said[..] else { panic!("{said:?}") };
+        let reports = read(&[place.path().to_owned()]);
+        let [_, rest] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!(rest.notes, ["not read: rack.png"]);
         let [problem] = &rest.problems[..] else { panic!("{rest:?}") };
         assert_eq!(problem.kind, SourceProblemKind::Malformed);
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_folder_what_is_recognised_is_read_and_the_rest_is_named() {
+    fn recognised_files_of_a_folder_are_read_and_the_others_named() {
         let place = tempfile::tempdir().expect("a folder");
         std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
         std::fs::write(place.path().join("notes.txt"), "dear diary\n").expect("written");
         std::fs::write(place.path().join(".hidden"), CLAIMS).expect("written");
-        let said = read(&[place.path().to_owned()]);
-        let [claims, rest] = &said[..] else { panic!("{said:?}") };
+        let reports = read(&[place.path().to_owned()]);
+        let [claims, rest] = &reports[..] else { panic!("{reports:?}") };
         assert_eq!(claims.groups.len(), 1);
         assert_eq!(rest.notes, ["not read: notes.txt"]);
         assert!(rest.problems.is_empty());

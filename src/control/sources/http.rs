@@ -7,8 +7,8 @@ use std::fmt;
 
 use reqwest::{Response, Url};
 
-/// A server's address as the user wrote it. It may contain a password or a key, which messages
-/// and debug output never show.
+/// A server's address as the user wrote it. It may contain a password or a key, which messages and
+/// debug output never display.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerAddress(String);
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_shown_without_what_lets_somebody_in() {
+    fn an_address_is_displayed_without_credentials() {
         for (written, shown) in [
             ("http://me:secret@head:8265/prefix?key=secret#secret", "http://head:8265/prefix"),
             ("me:secret@head:8265", "http://head:8265"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// smaller: nccl-tests' JSON with every iteration of 1,440 ranks is 40 MB.
 pub const MAX_INPUT_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Why a file could not be read.
+/// The reason why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// It could not be opened or read.

@@ -17,8 +17,8 @@ use readers::claims::kubernetes::compute_domains::ComputeDomainReader;
 use readers::claims::kubernetes::nodes::{LabelsByNode, NodeObjectReader};
 use readers::claims::kubernetes::topologies::TopologyObjectReader;
 
-/// Time limit for a whole cluster, in requests: 100,000 nodes are 200 pages, which a healthy
-/// server answers in a fraction of a second each.
+/// Time limit for a whole cluster, in requests: 100,000 nodes are 200 pages, which a healthy server
+/// answers in a fraction of a second each.
 const MAX_WAIT_IN_REQUESTS: u32 = 20;
 
 /// The cluster to query, and the limit.
@@ -46,18 +46,18 @@ impl KubernetesClientConfig {
 
 /// Queries nodes, ComputeDomains and topology objects.
 pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceReport> {
-    let asked = kubernetes.clone();
+    let config = kubernetes.clone();
     let (connected, is_connected) = oneshot::channel();
-    let (answer, answered) = oneshot::channel();
+    let (answer, received) = oneshot::channel();
     // A kubeconfig may name a program for its tokens, which the client runs and waits for, and
     // may itself be a pipe. A thread that blocks there is abandoned; a blocked task would delay
     // all other tasks and the program's exit.
     let thread = std::thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         if let Ok(runtime) = runtime {
-            let said = runtime.block_on(fetch_all(&asked, connected));
+            let reports = runtime.block_on(fetch_all(&config, connected));
             // An error means that the receiver no longer waits.
-            let _ = answer.send(said);
+            let _ = answer.send(reports);
         }
     });
     if let Err(error) = thread {
@@ -73,8 +73,8 @@ pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceRepo
         return no_answer_reports(kubernetes, message);
     }
     let most = kubernetes.limit.saturating_mul(MAX_WAIT_IN_REQUESTS);
-    match tokio::time::timeout(most, answered).await {
-        Ok(Ok(said)) => said,
+    match tokio::time::timeout(most, received).await {
+        Ok(Ok(reports)) => reports,
         Ok(Err(_)) => {
             no_answer_reports(kubernetes, "the client ended without an answer".to_owned())
         }
@@ -86,9 +86,9 @@ pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceRepo
 
 /// The reports when no server answers.
 fn no_answer_reports(kubernetes: &KubernetesClientConfig, message: String) -> Vec<SourceReport> {
-    let mut said = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
-    said.push_problem(SourceProblemKind::Unreachable, kubernetes.display_name(), message);
-    vec![said]
+    let mut report = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
+    report.push_problem(SourceProblemKind::Unreachable, kubernetes.display_name(), message);
+    vec![report]
 }
 
 async fn fetch_all(
@@ -98,10 +98,10 @@ async fn fetch_all(
     let server = match KubernetesReader::connect(kubernetes).await {
         Ok(server) => server,
         Err(problem) => {
-            let mut said =
+            let mut report =
                 SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
-            said.problems.push(problem);
-            return vec![said];
+            report.problems.push(problem);
+            return vec![report];
         }
     };
     let _ = connected.send(());
@@ -125,9 +125,9 @@ async fn fetch_nodes(server: &KubernetesReader) -> (SourceReport, LabelsByNode) 
         nodes.push_problem(problem);
     }
     let labels = nodes.labels();
-    let mut said = nodes.into_report();
-    said.notes.extend(server.notes.iter().cloned());
-    (said, labels)
+    let mut report = nodes.into_report();
+    report.notes.extend(server.notes.iter().cloned());
+    (report, labels)
 }
 
 async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
@@ -165,14 +165,14 @@ async fn fetch_topologies(
     labels: &LabelsByNode,
 ) -> SourceReport {
     let mut topologies = TopologyObjectReader::new(&server.display_name(&format!("/apis/{group}")));
-    let asked = async {
+    let reading = async {
         let versions = ["v1", "v1beta2", "v1beta1", "v1alpha1"];
         let version = server.choose_version(group, &versions, name).await?;
         let path = format!("/apis/{group}/{version}/topologies");
         server.read_pages(&path, |page| topologies.add_page(page)).await
     };
-    let asked: Result<(), SourceProblem> = asked.await;
-    if let Err(problem) = asked {
+    let result: Result<(), SourceProblem> = reading.await;
+    if let Err(problem) = result {
         topologies.push_problem(problem);
     }
     topologies.into_report(labels)

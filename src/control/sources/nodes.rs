@@ -35,10 +35,10 @@ const MARGIN: Duration = Duration::from_secs(12);
 /// Time limit for killing a process that does not exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How nodes are reached.
+/// How a query reaches nodes.
 #[derive(Debug)]
 pub struct NodeCommandRunner<'n> {
-    /// How nodes are reached.
+    /// The launcher of the query.
     pub launcher: &'n Launcher,
     /// The name of fabricgate's program on the nodes.
     pub worker: &'n str,
@@ -52,32 +52,32 @@ pub struct NodeCommandRunner<'n> {
 
 /// Queries all nodes; one report holds all their facts.
 pub async fn fetch_facts(nodes: &NodeCommandRunner<'_>, names: &[NodeName]) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::NodeFacts, PLACE);
+    let mut report = SourceReport::new(SourceKind::NodeFacts, PLACE);
     if nodes.launcher.is_stand_in() {
         let why = format!(
             "nodes reached by launcher {:?} have no hardware of their own to query",
             nodes.launcher.as_str()
         );
-        said.push_problem(SourceProblemKind::Unsupported, None, why);
-        return said;
+        report.push_problem(SourceProblemKind::Unsupported, None, why);
+        return report;
     }
     if let Err(error) = nodes.launcher.check(names.len()) {
-        said.push_problem(SourceProblemKind::Unsupported, None, error.to_string());
-        return said;
+        report.push_problem(SourceProblemKind::Unsupported, None, error.to_string());
+        return report;
     }
     let inner = nodes.limit.saturating_sub(MARGIN).max(nodes.limit / 2).as_secs().max(1);
     let words = ["node", "facts", "--json", "--limit", &inner.to_string()];
     for (name, answer) in names.iter().zip(run_on_each(nodes, names, &words, parse_facts).await) {
         match answer {
-            Ok(facts) => node_facts::add_node(&mut said, name.as_str(), name, &facts),
-            Err((kind, why)) => said.push_problem(kind, name.to_string(), why),
+            Ok(facts) => node_facts::add_node(&mut report, name.as_str(), name, &facts),
+            Err((kind, why)) => report.push_problem(kind, name.to_string(), why),
         }
     }
-    node_facts::add_clique_groups(&mut said);
-    said
+    node_facts::add_clique_groups(&mut report);
+    report
 }
 
-/// Why a node has no answer.
+/// The reason why a node has no answer.
 pub type NodeCommandProblem = (SourceProblemKind, String);
 
 /// Runs fabricgate with these arguments on every node and parses the output, in the order of
@@ -91,11 +91,11 @@ pub async fn run_on_each<T: Send + 'static>(
     let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
     let mut answers: Vec<Option<Result<T, NodeCommandProblem>>> =
         names.iter().map(|_| None).collect();
-    let mut asking = JoinSet::new();
+    let mut tasks = JoinSet::new();
     let words: Vec<String> =
         std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
     loop {
-        while asking.len() < nodes.parallel.max(1)
+        while tasks.len() < nodes.parallel.max(1)
             && let Some((at, name)) = waiting.pop_front()
         {
             let argv = match nodes.allocation {
@@ -104,17 +104,17 @@ pub async fn run_on_each<T: Send + 'static>(
             };
             let argv = argv.map_err(|error| error.to_string());
             let (limit, setting) = (nodes.limit, exec_setting(nodes.launcher));
-            asking.spawn(async move { (at, run_on_node(argv, limit, &setting, read).await) });
+            tasks.spawn(async move { (at, run_on_node(argv, limit, &setting, read).await) });
         }
-        match asking.join_next().await {
+        match tasks.join_next().await {
             None => break,
             Some(Ok((at, answer))) => answers[at] = Some(answer),
             // A lost task counts as a node without an answer, below.
             Some(Err(_)) => {}
         }
     }
-    let unasked = || Err((SourceProblemKind::Unreachable, "was not queried".to_owned()));
-    answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
+    let not_queried = || Err((SourceProblemKind::Unreachable, "was not queried".to_owned()));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(not_queried)).collect()
 }
 
 /// The process context of a query: trusted like a worker on the same launcher.
@@ -131,8 +131,8 @@ async fn run_on_node<T>(
     let argv = argv.map_err(|why| (SourceProblemKind::Unreachable, why))?;
     let request = ProcessRequest { argv, limit, capture: MAX_ANSWER_BYTES };
     let (_keep, stop) = watch::channel(false);
-    let mut nobody = |_: ProcessEvent<'_>| {};
-    match timeout(limit + KILL_TIMEOUT, exec::run_observed(&request, setting, stop, &mut nobody))
+    let mut ignore = |_: ProcessEvent<'_>| {};
+    match timeout(limit + KILL_TIMEOUT, exec::run_observed(&request, setting, stop, &mut ignore))
         .await
     {
         Ok(Ok(finished)) => read_answer(&finished, limit, read),
@@ -172,7 +172,6 @@ fn read_answer<T>(
     }
 }
 
-/// Parses a node's facts.
 fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
     match serde_json::from_slice::<NodeFacts>(bytes) {
         Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
@@ -188,7 +187,7 @@ fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
     }
 }
 
-/// What went wrong, how the process ended, and its last line on stderr.
+/// The problem, the ending of the process, and its last line on stderr.
 fn failure_message(what: &str, ending: &ProcessEnding, finished: &FinishedProcess) -> String {
     let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = stderr.lines().rev().map(clean).find(|line| !line.is_empty());
@@ -202,7 +201,7 @@ mod tests {
     use model::worker_protocol::EnvironmentAccess;
 
     #[test]
-    fn what_asks_a_node_is_trusted_with_as_much_as_what_starts_its_worker() {
+    fn a_query_of_a_node_gets_the_same_environment_as_its_worker() {
         for (launcher, trusted) in [
             (Launcher::Local, EnvironmentAccess::None),
             (Launcher::Command { template: vec!["ssh".to_owned()] }, EnvironmentAccess::Launcher),
@@ -226,10 +225,10 @@ mod tests {
             limit,
             allocation: None,
         };
-        asked(&nodes, names)
+        fetch(&nodes, names)
     }
 
-    fn asked(nodes: &NodeCommandRunner<'_>, names: &[&str]) -> SourceReport {
+    fn fetch(nodes: &NodeCommandRunner<'_>, names: &[&str]) -> SourceReport {
         let names: Vec<NodeName> = names.iter().map(|name| NodeName::from(*name)).collect();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -241,7 +240,7 @@ mod tests {
     const FABRIC: &str = r#"{"index":0,"fabric":{"state":"completed","status":"success",
         "cluster_uuid":"5000a718-30a5-4f6d-8d9e-1d2c3b4a5968","clique_id":7}}"#;
 
-    fn says(gpus: &str) -> String {
+    fn facts_script(gpus: &str) -> String {
         let gpus = gpus.replace('\n', "");
         format!(
             "printf '{{\"format\":\"{NODE_FACTS_FORMAT}\",\"hostname\":\"%s\",\"gpus\":[%s]}}' $0 '{gpus}'"
@@ -250,22 +249,22 @@ mod tests {
 
     #[test]
     fn every_node_that_answers_is_read_and_grouped() {
-        let said = run(&says(FABRIC), &["n3", "n1", "n2"], LONG);
-        assert_eq!(said.problems, []);
-        assert_eq!(said.nodes.len(), 3);
-        assert_eq!(said.groups.len(), 1);
-        assert_eq!(said.groups[0].nodes.len(), 3);
+        let report = run(&facts_script(FABRIC), &["n3", "n1", "n2"], LONG);
+        assert_eq!(report.problems, []);
+        assert_eq!(report.nodes.len(), 3);
+        assert_eq!(report.groups.len(), 1);
+        assert_eq!(report.groups[0].nodes.len(), 3);
     }
 
     #[test]
-    fn a_node_that_says_nothing_is_named_with_its_last_words_and_the_others_stay() {
+    fn a_silent_node_is_reported_with_its_last_line_and_the_others_stay() {
         let script = format!(
             "if [ $0 = n2 ]; then echo 'ssh: no route to host' >&2; exit 255; fi; {}",
-            says(FABRIC)
+            facts_script(FABRIC)
         );
-        let said = run(&script, &["n1", "n2"], LONG);
-        assert_eq!(said.nodes.len(), 1);
-        let problem = &said.problems[0];
+        let report = run(&script, &["n1", "n2"], LONG);
+        assert_eq!(report.nodes.len(), 1);
+        let problem = &report.problems[0];
         assert_eq!(
             (problem.kind, problem.at.as_deref()),
             (SourceProblemKind::Unreachable, Some("n2"))
@@ -274,21 +273,21 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_hangs_is_given_up_and_keeps_nobody() {
-        let script = format!("if [ $0 = n1 ]; then sleep 600; fi; {}", says(FABRIC));
-        let said = run(&script, &["n1", "n2", "n3"], Duration::from_secs(5));
-        assert_eq!(said.nodes.len(), 2);
-        assert!(said.problems[0].message.contains("within 5 s"), "{:?}", said.problems);
+    fn a_hanging_node_is_given_up_and_the_others_stay() {
+        let script = format!("if [ $0 = n1 ]; then sleep 600; fi; {}", facts_script(FABRIC));
+        let report = run(&script, &["n1", "n2", "n3"], Duration::from_secs(5));
+        assert_eq!(report.nodes.len(), 2);
+        assert!(report.problems[0].message.contains("within 5 s"), "{:?}", report.problems);
     }
 
     #[test]
-    fn an_account_counts_whatever_the_exit_code() {
-        let said = run(&format!("{}; exit 5", says("")), &["n1"], LONG);
-        assert_eq!(said.nodes[&NodeName::from("n1")].gpus, Some(0));
+    fn a_report_counts_with_any_exit_code() {
+        let report = run(&format!("{}; exit 5", facts_script("")), &["n1"], LONG);
+        assert_eq!(report.nodes[&NodeName::from("n1")].gpus, Some(0));
     }
 
     #[test]
-    fn noise_another_format_and_a_flood_are_malformed_and_never_read() {
+    fn noise_another_format_and_a_flood_are_malformed() {
         let kind = |script: &str| run(script, &["n1"], LONG).problems[0].kind;
         assert_eq!(kind("echo hello"), SourceProblemKind::Malformed);
         assert_eq!(kind("echo '{}'"), SourceProblemKind::Malformed);
@@ -300,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn the_question_is_the_command_that_answers_it() {
-        let said = run("echo \"$@\" >&2; exit 3", &["n1"], LONG);
-        let message = &said.problems[0].message;
+    fn the_query_is_the_facts_command() {
+        let report = run("echo \"$@\" >&2; exit 3", &["n1"], LONG);
+        let message = &report.problems[0].message;
         assert!(message.ends_with("fabricgate node facts --json --limit 48"), "{message}");
     }
 
     #[test]
-    fn nodes_without_hardware_are_not_asked() {
+    fn nodes_without_hardware_are_not_queried() {
         for launcher in [
             Launcher::Sim { scenario: "/s.toml".into(), workers: true },
             Launcher::Replay { run: "/run".into() },
@@ -319,7 +318,7 @@ mod tests {
                 limit: LONG,
                 allocation: None,
             };
-            assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, SourceProblemKind::Unsupported);
+            assert_eq!(fetch(&nodes, &["n1"]).problems[0].kind, SourceProblemKind::Unsupported);
         }
         let nodes = NodeCommandRunner {
             launcher: &Launcher::Local,
@@ -328,6 +327,6 @@ mod tests {
             limit: LONG,
             allocation: None,
         };
-        assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, SourceProblemKind::Unsupported);
+        assert_eq!(fetch(&nodes, &["n1", "n2"]).problems[0].kind, SourceProblemKind::Unsupported);
     }
 }

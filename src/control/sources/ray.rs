@@ -79,14 +79,14 @@ pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
         let place = display_url(&url);
         match fetch_within(&client, url, ray.limit).await {
             Ok(text) => {
-                let mut said = ray::read(&place, &text);
-                if said.nodes.is_empty() && question == SUMMARY_PATH {
+                let mut report = ray::read(&place, &text);
+                if report.nodes.is_empty() && question == SUMMARY_PATH {
                     // Old dashboards report no resources there.
-                    second_best = Some(said);
+                    second_best = Some(report);
                     continue;
                 }
-                add_failures(&mut said, failed);
-                return vec![said];
+                add_failures(&mut report, failed);
+                return vec![report];
             }
             Err(why) => {
                 let is_silent = why.is_silent;
@@ -98,17 +98,17 @@ pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
         }
     }
     match second_best {
-        Some(mut said) => {
-            add_failures(&mut said, failed);
-            vec![said]
+        Some(mut report) => {
+            add_failures(&mut report, failed);
+            vec![report]
         }
         None => vec![unanswered_report(&ray.address, failed)],
     }
 }
 
-fn add_failures(said: &mut SourceReport, failed: Vec<(String, RayFetchFailure)>) {
+fn add_failures(report: &mut SourceReport, failed: Vec<(String, RayFetchFailure)>) {
     for (place, why) in failed {
-        said.push_problem(why.kind, place, why.message);
+        report.push_problem(why.kind, place, why.message);
     }
 }
 
@@ -116,9 +116,9 @@ fn unanswered_report(
     address: &ServerAddress,
     failed: Vec<(String, RayFetchFailure)>,
 ) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Ray, address.to_string());
-    add_failures(&mut said, failed);
-    said
+    let mut report = SourceReport::new(SourceKind::Ray, address.to_string());
+    add_failures(&mut report, failed);
+    report
 }
 
 /// The address as a URL that ends with a slash; HTTP by default.
@@ -219,7 +219,7 @@ mod tests {
          "resourcesTotal": {"GPU": 4.0, "topo_rank": 3.0}}}]}}"#;
 
     /// Runs a query against a dashboard with these answers.
-    fn answered(
+    fn fetch_from(
         limit: Duration,
         summary: ResponseTemplate,
         state: ResponseTemplate,
@@ -245,73 +245,76 @@ mod tests {
         ResponseTemplate::new(code)
     }
 
-    fn names(said: &SourceReport) -> Vec<&str> {
-        said.nodes.keys().map(model::id::NodeName::as_str).collect()
+    fn names(report: &SourceReport) -> Vec<&str> {
+        report.nodes.keys().map(model::id::NodeName::as_str).collect()
     }
 
-    fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
-        said.problems.iter().map(|problem| problem.kind).collect()
+    fn kinds(report: &SourceReport) -> Vec<SourceProblemKind> {
+        report.problems.iter().map(|problem| problem.kind).collect()
     }
 
     #[test]
     fn host_names_are_preferred_to_addresses() {
-        let said = answered(PATIENT, text(HOSTS), text(NODES));
-        assert!(said.problems.is_empty(), "{said:?}");
-        assert_eq!(names(&said), ["n1"]);
-        assert!(said.source.place.ends_with("/nodes?view=summary"), "{said:?}");
+        let report = fetch_from(PATIENT, text(HOSTS), text(NODES));
+        assert!(report.problems.is_empty(), "{report:?}");
+        assert_eq!(names(&report), ["n1"]);
+        assert!(report.source.place.ends_with("/nodes?view=summary"), "{report:?}");
     }
 
     #[test]
-    fn a_dashboard_without_one_answer_is_asked_for_the_other() {
-        let said = answered(PATIENT, status(404), text(NODES));
+    fn a_dashboard_without_one_answer_is_queried_for_the_other() {
+        let report = fetch_from(PATIENT, status(404), text(NODES));
         assert_eq!(
-            (names(&said), kinds(&said)),
+            (names(&report), kinds(&report)),
             (vec!["10.0.0.1"], vec![SourceProblemKind::Missing])
         );
         let empty = r#"{"result": true, "data": {"summary": []}}"#;
-        let said = answered(PATIENT, text(empty), text(NODES));
-        assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![]));
+        let report = fetch_from(PATIENT, text(empty), text(NODES));
+        assert_eq!((names(&report), kinds(&report)), (vec!["10.0.0.1"], vec![]));
     }
 
     #[test]
-    fn refusals_and_failures_are_told_apart() {
-        let of = |code| kinds(&answered(PATIENT, status(code), status(code)));
+    fn refusals_and_failures_are_distinguished() {
+        let of = |code| kinds(&fetch_from(PATIENT, status(code), status(code)));
         assert_eq!(of(404), [SourceProblemKind::Missing; 2]);
         assert_eq!(of(401), [SourceProblemKind::Denied; 2]);
         assert_eq!(of(403), [SourceProblemKind::Denied; 2]);
         assert_eq!(of(500), [SourceProblemKind::Unreachable; 2]);
-        let said = answered(PATIENT, status(500), status(500));
-        assert!(said.problems[0].message.starts_with("status 500"), "{said:?}");
+        let report = fetch_from(PATIENT, status(500), status(500));
+        assert!(report.problems[0].message.starts_with("status 500"), "{report:?}");
     }
 
     #[test]
     fn garbage_is_a_problem_at_its_place() {
-        let said = answered(PATIENT, text("<html>"), text("\u{0}\u{1}"));
-        assert_eq!(kinds(&said), [SourceProblemKind::Malformed], "{said:?}");
+        let report = fetch_from(PATIENT, text("<html>"), text("\u{0}\u{1}"));
+        assert_eq!(kinds(&report), [SourceProblemKind::Malformed], "{report:?}");
         let bytes = ResponseTemplate::new(200).set_body_bytes(vec![0xff; 4096]);
-        assert_eq!(kinds(&answered(PATIENT, bytes.clone(), bytes)), [SourceProblemKind::Malformed]);
+        assert_eq!(
+            kinds(&fetch_from(PATIENT, bytes.clone(), bytes)),
+            [SourceProblemKind::Malformed]
+        );
     }
 
     #[test]
-    fn an_answer_without_end_is_cut_off() {
+    fn an_endless_answer_is_cut_off() {
         let large = ResponseTemplate::new(200).set_body_bytes(vec![b' '; MAX_ANSWER_BYTES + 1]);
-        let said = answered(PATIENT, large, status(404));
-        assert_eq!(kinds(&said), [SourceProblemKind::Unsupported, SourceProblemKind::Missing]);
+        let report = fetch_from(PATIENT, large, status(404));
+        assert_eq!(kinds(&report), [SourceProblemKind::Unsupported, SourceProblemKind::Missing]);
     }
 
     #[test]
-    fn an_answer_that_does_not_come_is_not_waited_for() {
+    fn a_missing_answer_is_not_waited_for() {
         let slow = text(HOSTS).set_delay(Duration::from_secs(3600));
-        let said = answered(Duration::from_millis(200), slow, text(NODES));
-        assert_eq!(kinds(&said), [SourceProblemKind::Unreachable]);
-        assert_eq!(said.problems[0].message, "no answer within 0.2 s");
+        let report = fetch_from(Duration::from_millis(200), slow, text(NODES));
+        assert_eq!(kinds(&report), [SourceProblemKind::Unreachable]);
+        assert_eq!(report.problems[0].message, "no answer within 0.2 s");
     }
 
     #[test]
-    fn a_password_in_the_address_is_sent_and_never_shown() {
+    fn a_password_in_the_address_is_sent_and_never_displayed() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (ray, said) = runtime.block_on(async {
+        let (ray, report) = runtime.block_on(async {
             let server = MockServer::start().await;
             // me:secret, as RFC 7617 writes it.
             Mock::given(path("/nodes"))
@@ -321,19 +324,21 @@ mod tests {
                 .await;
             let address = server.uri().replace("http://", "http://me:secret@");
             let ray = RayClientConfig { address: address.into(), limit: PATIENT };
-            let said = fetch_claims(&ray).await.remove(0);
-            (ray, said)
+            let report = fetch_claims(&ray).await.remove(0);
+            (ray, report)
         });
-        assert_eq!(names(&said), ["n1"]);
-        assert!(said.source.place.ends_with("/nodes?view=summary"), "{said:?}");
+        assert_eq!(names(&report), ["n1"]);
+        assert!(report.source.place.ends_with("/nodes?view=summary"), "{report:?}");
         let refused = RayClientConfig { address: "ftp://me:secret@head".into(), ..ray.clone() };
-        let shown =
-            format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(fetch_claims(&refused)));
+        let shown = format!(
+            "{ray:?} {report:?} {refused:?} {:?}",
+            runtime.block_on(fetch_claims(&refused))
+        );
         assert!(!shown.contains("secret"), "{shown}");
     }
 
     #[test]
-    fn nobody_there_and_no_address_are_problems() {
+    fn a_missing_server_and_an_invalid_address_are_problems() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let of = |address: &str| {
@@ -344,8 +349,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         drop(listener);
-        let said = of(&address);
-        assert_eq!(kinds(&said), [SourceProblemKind::Unreachable], "{said:?}");
+        let report = of(&address);
+        assert_eq!(kinds(&report), [SourceProblemKind::Unreachable], "{report:?}");
         for address in ["", "http://", "ftp://head", "a b"] {
             assert_eq!(kinds(&of(address)), [SourceProblemKind::Malformed], "{address}");
         }

@@ -54,32 +54,32 @@ pub async fn fetch_claims(slurm: &SlurmClientConfig) -> Vec<SourceReport> {
 }
 
 async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<SourceReport> {
-    let desk = SlurmClient { config: slurm, capture };
-    if let Some((place, lack)) = desk.ping().await {
+    let client = SlurmClient { config: slurm, capture };
+    if let Some((place, lack)) = client.ping().await {
         let mut silent = SourceReport::new(SourceKind::SlurmTopology, place);
         silent.push_problem(lack.kind, None, lack.message);
         return vec![silent];
     }
     let (topology, yaml, nodes, partitions, config, sinfo) = tokio::join!(
-        desk.query_scontrol(&["show", "topology"]),
-        desk.query_scontrol(&["show", "topoconf"]),
-        desk.query_json_or_text(
+        client.query_scontrol(&["show", "topology"]),
+        client.query_scontrol(&["show", "topoconf"]),
+        client.query_json_or_text(
             SlurmProgram::Scontrol,
             &["show", "node", "--json"],
             &["show", "node", "-o"]
         ),
-        desk.query_json_or_text(
+        client.query_json_or_text(
             SlurmProgram::Scontrol,
             &["show", "partition", "--json"],
             &["show", "partition", "-o"],
         ),
-        desk.query_scontrol(&["show", "config"]),
-        desk.query_json_or_text(SlurmProgram::Sinfo, &["--json"], &[]),
+        client.query_scontrol(&["show", "config"]),
+        client.query_json_or_text(SlurmProgram::Sinfo, &["--json"], &[]),
     );
     let mut topology = topology_report(topology, &yaml, &config);
     let yaml = match &yaml.text {
-        // Neither is a fault: Slurm 24.11 has no such query, and 26.05 prints nothing if there
-        // is no topology.yaml.
+        // Neither is an error: Slurm 24.11 has no such query, and 26.05 prints nothing if there is
+        // no topology.yaml.
         Err(lack) if lack.kind == SourceProblemKind::Unsupported => {
             let note = "this scontrol has no `show topoconf`: topologies other than the one in \
                         force are not seen";
@@ -236,7 +236,7 @@ impl SlurmClient<'_> {
             }
         };
         let place = shell_quote::join_quoted(&argv);
-        let (_nobody, stop) = watch::channel(false);
+        let (_sender, stop) = watch::channel(false);
         let request = ProcessRequest { argv, limit: self.config.limit, capture: self.capture };
         (place, exec::run(&request, stop).await)
     }
@@ -256,10 +256,10 @@ impl SlurmClient<'_> {
         if finished.stdout.bytes.iter().all(u8::is_ascii_whitespace) {
             let complaint = clean(&String::from_utf8_lossy(&finished.stderr.bytes));
             let is_silence = complaint.is_empty();
-            let told = if is_silence { "nothing was printed" } else { &complaint };
+            let message = if is_silence { "nothing was printed" } else { &complaint };
             return Err(SlurmAnswerFailure {
                 is_silence,
-                ..new_failure(classify_complaint(&complaint), told)
+                ..new_failure(classify_complaint(&complaint), message)
             });
         }
         if 0 < finished.stdout.dropped {
@@ -297,8 +297,8 @@ impl SlurmClient<'_> {
             }
             ProcessEnding::Exited { code: 0 } => {}
             ref ending => {
-                let said = if complaint.is_empty() { clean(printed) } else { complaint };
-                let kind = match classify_complaint(&said) {
+                let output = if complaint.is_empty() { clean(printed) } else { complaint };
+                let kind = match classify_complaint(&output) {
                     // ssh's exit code when it cannot connect.
                     SourceProblemKind::Incomplete
                         if *ending == ProcessEnding::Exited { code: 255 } =>
@@ -307,7 +307,7 @@ impl SlurmClient<'_> {
                     }
                     kind => kind,
                 };
-                return Err(new_failure(kind, &join_complaint(&ending.to_string(), &said)));
+                return Err(new_failure(kind, &join_complaint(&ending.to_string(), &output)));
             }
         }
         Ok(finished)
@@ -320,16 +320,16 @@ fn read_answer(
     kind: SourceKind,
     read: fn(&str, &str) -> SourceReport,
 ) -> SourceReport {
-    let mut said = match answer.text {
+    let mut report = match answer.text {
         Ok(text) => read(&answer.place, &text),
         Err(lack) => {
-            let mut said = SourceReport::new(kind, answer.place);
-            said.push_problem(lack.kind, None, lack.message);
-            said
+            let mut report = SourceReport::new(kind, answer.place);
+            report.push_problem(lack.kind, None, lack.message);
+            report
         }
     };
-    said.notes.extend(answer.notes);
-    said
+    report.notes.extend(answer.notes);
+    report
 }
 
 /// The topology in force. If all nodes are equal, nothing is printed, which is distinguished
@@ -355,9 +355,9 @@ fn topology_report(
         }
     }
     if topology.text.as_ref().is_ok_and(String::is_empty) {
-        let mut said = SourceReport::new(SourceKind::SlurmTopology, topology.place);
-        said.notes = topology.notes;
-        return said;
+        let mut report = SourceReport::new(SourceKind::SlurmTopology, topology.place);
+        report.notes = topology.notes;
+        return report;
     }
     read_answer(topology, SourceKind::SlurmTopology, slurm::show_topology::read)
 }
@@ -429,13 +429,13 @@ pub(super) fn classify_complaint(complaint: &str) -> SourceProblemKind {
     found.map_or(SourceProblemKind::Incomplete, |(kind, _)| *kind)
 }
 
-fn new_failure(kind: SourceProblemKind, came: &str) -> SlurmAnswerFailure {
+fn new_failure(kind: SourceProblemKind, problem: &str) -> SlurmAnswerFailure {
     let remedy = remedy(kind);
-    let message = if remedy.is_empty() { came.to_owned() } else { format!("{came}; {remedy}") };
+    let message =
+        if remedy.is_empty() { problem.to_owned() } else { format!("{problem}; {remedy}") };
     SlurmAnswerFailure::new(kind, message)
 }
 
-/// The suggested remedy.
 fn remedy(kind: SourceProblemKind) -> &'static str {
     match kind {
         SourceProblemKind::Missing => {

@@ -84,9 +84,9 @@ async fn fetch_with_limit(rest: &SlurmrestdClientConfig, most: usize) -> Vec<Sou
 }
 
 fn unanswered_report(place: &str, trouble: SlurmrestdProblem) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
-    said.push_problem(trouble.kind, None, trouble.message);
-    said
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, place);
+    report.push_problem(trouble.kind, None, trouble.message);
+    report
 }
 
 /// Why an answer is missing or incomplete.
@@ -122,21 +122,20 @@ pub(crate) struct SlurmrestdAnswer {
 
 impl SlurmrestdAnswer {
     fn into_report(self, kind: SourceKind, read: fn(&str, &str) -> SourceReport) -> SourceReport {
-        let (mut said, mut troubles) = match self.text {
+        let (mut report, mut troubles) = match self.text {
             Ok(text) => (read(&self.place, &text), self.problems),
             Err(trouble) => (SourceReport::new(kind, self.place), vec![trouble]),
         };
         // The parser may have found the same messages in the text.
         troubles
-            .retain(|it| said.problems.iter().all(|known| !known.message.contains(&it.message)));
+            .retain(|it| report.problems.iter().all(|known| !known.message.contains(&it.message)));
         for it in troubles {
-            said.push_problem(it.kind, None, it.message);
+            report.push_problem(it.kind, None, it.message);
         }
-        said
+        report
     }
 }
 
-/// A connection to slurmrestd.
 pub(crate) struct SlurmrestdClient {
     client: Client,
     base: Url,
@@ -238,7 +237,7 @@ impl SlurmrestdClient {
             new_problem(
                 SourceProblemKind::Unsupported,
                 format!(
-                    "it speaks none of v0.0.{first} to v0.0.{last}: is this slurmrestd, started \
+                    "it supports none of v0.0.{first} to v0.0.{last}: is this slurmrestd, started \
                      with its slurmctld part (-s openapi/slurmctld)?"
                 ),
             )
@@ -272,7 +271,7 @@ impl SlurmrestdClient {
         })?;
         let Some(pings) = envelope.pings else {
             let why = envelope.errors.first().map_or_else(String::new, SlurmrestdFault::describe);
-            let message = format!("it answers a ping without saying who responds {why}");
+            let message = format!("it answers a ping without naming the responding host {why}");
             return Err(new_problem(SourceProblemKind::Unreachable, message.trim_end()));
         };
         if pings.iter().any(SlurmrestdPing::is_up) {
@@ -435,12 +434,12 @@ impl SlurmrestdClient {
     fn refusal_problem(&self, reply: &SlurmrestdReply) -> SlurmrestdProblem {
         let status = reply.status;
         let faults = reply.faults();
-        let mut came = format!("HTTP {}", status.as_u16());
+        let mut message = format!("HTTP {}", status.as_u16());
         if let Some(fault) = faults.first() {
-            came = format!("{came}: {}", fault.describe());
+            message = format!("{message}: {}", fault.describe());
         } else if !reply.body.is_empty() {
             let begins: String = reply.text().chars().take(120).collect();
-            came = format!("{came}: {}", clean(&begins));
+            message = format!("{message}: {}", clean(&begins));
         }
         let kind = faults.first().and_then(SlurmrestdFault::problem_kind).unwrap_or(
             match status.as_u16() {
@@ -454,10 +453,9 @@ impl SlurmrestdClient {
         } else {
             self.remedy(kind)
         };
-        new_problem(kind, format!("{came}{remedy}"))
+        new_problem(kind, format!("{message}{remedy}"))
     }
 
-    /// The suggested remedy.
     fn remedy(&self, kind: SourceProblemKind) -> &'static str {
         match (kind, self.has_token) {
             (SourceProblemKind::Denied, true) => {

@@ -1,7 +1,7 @@
-//! The folder of a burn-in, beside the run folders of its rounds.
+//! The folder of a burn-in, next to the run folders of its rounds.
 //!
-//! It is written after every round, each file whole or not at all, so that
-//! whatever ends the program costs at most the round that was under way.
+//! It is written after every round, each file whole or not at all: an interruption loses at most
+//! the current round.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -16,38 +16,37 @@ use crate::launch::Launcher;
 use model::acceptance::{ACCEPTANCE_FORMAT, Acceptance};
 use model::claims::Claims;
 
-/// The document.
+/// The machine-readable document.
 pub const DOCUMENT_FILE: &str = "acceptance.json";
-/// The same for people, as a page.
+/// The HTML page for readers.
 pub const PAGE_FILE: &str = "acceptance.html";
-/// And as text.
+/// The same report in Markdown.
 pub const TEXT_FILE: &str = "acceptance.md";
-/// What going on with it needs beside the document.
 const RESUME_FILE: &str = "burn-in.json";
-/// The format of that.
+/// The format of [`BurnInResumeState`].
 pub const RESUME_FORMAT: &str = "fabricgate.burn-in/1";
 
-/// What going on with a burn-in needs beside its document.
+/// The state that resuming a burn-in needs in addition to its document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BurnInResumeState {
     /// `fabricgate.burn-in/1`.
     pub format: String,
-    /// How nodes are reached.
+    /// How the coordinator reaches nodes.
     pub launcher: Launcher,
-    /// Where the run folders of its rounds are.
+    /// The folder that holds the run folders of its rounds.
     pub run_dir: PathBuf,
 }
 
-/// A burn-in that was opened.
+/// An opened burn-in.
 #[derive(Debug)]
 pub struct BurnInFolder {
-    /// Its folder.
+    /// Its folder on disk.
     pub folder: RunFolder,
-    /// How far it came.
+    /// The document as of the last completed round.
     pub acceptance: Acceptance,
-    /// What was claimed when it began.
+    /// The claims at the start of the burn-in.
     pub claims: Claims,
-    /// How nodes are reached, and where its rounds are.
+    /// The launcher, and the folder of the rounds.
     pub resume_state: BurnInResumeState,
 }
 
@@ -56,12 +55,12 @@ pub fn folder_name(id: &str) -> String {
     format!("burn-in-{id}")
 }
 
-/// Whether a folder is that of a burn-in.
+/// Whether a folder holds a burn-in.
 pub fn is_burn_in_folder(path: &Path) -> bool {
     path.join(DOCUMENT_FILE).is_file()
 }
 
-/// Makes the folder of a new burn-in.
+/// Creates the folder of a new burn-in.
 pub fn create_folder(
     runs: &Path,
     acceptance: &Acceptance,
@@ -70,7 +69,7 @@ pub fn create_folder(
 ) -> Result<RunFolder, RecordError> {
     let folder = RunFolder::create(runs, &folder_name(&acceptance.id))?;
     if let Launcher::Sim { scenario, .. } = launcher {
-        // The file may be gone, or another, when it is gone on with.
+        // The operator may have removed or edited the file before the burn-in resumes.
         let text = fs::read(scenario).map_err(|source| io_error(scenario, source))?;
         folder.write(file::SCENARIO, &text)?;
     }
@@ -87,23 +86,23 @@ pub fn create_folder(
     Ok(folder)
 }
 
-/// The document of a burn-in.
+/// Reads the document of a burn-in.
 pub fn read_acceptance(path: &Path) -> Result<Acceptance, RecordError> {
     let path = path.join(DOCUMENT_FILE);
     run_reader::read_json(&path, ACCEPTANCE_FORMAT)?.ok_or_else(|| missing_error(&path))
 }
 
-/// A document as it was read: what it says, and itself, whose signature covers also
-/// what this program does not know.
+/// A document as typed values and as JSON. Its signature also covers fields that this program does
+/// not know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptanceDocument {
-    /// What it says.
+    /// The typed values.
     pub acceptance: Acceptance,
-    /// The document.
+    /// The JSON.
     pub document: Value,
 }
 
-/// Reads a document from a file, wherever it was copied to; `None` where there is none.
+/// Reads a document from a file, which may be a copy; `None` if the file is missing.
 pub fn read_file(path: &Path) -> Result<Option<AcceptanceDocument>, RecordError> {
     let read = run_reader::read_json_with_document(path, ACCEPTANCE_FORMAT)?;
     Ok(read.map(|(acceptance, document)| AcceptanceDocument { acceptance, document }))

@@ -11,12 +11,12 @@ use super::run_folder;
 /// Mode of every file: readable by all users.
 const FILE_MODE: u32 = 0o644;
 
-/// The bytes of an archive of these files below the folder `top`. `at` is the time of all files, in
-/// seconds since 1970.
+/// The bytes of an archive of these files below the folder `top`. `at` is the modification time of
+/// all files, in seconds since 1970.
 pub fn build_archive(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<u8>> {
     let mut order: Vec<&(String, Vec<u8>)> = files.iter().collect();
     order.sort_by(|a, b| a.0.cmp(&b.0));
-    // The header of gzip has neither time nor name (RFC 1952, section 2.3.1).
+    // The gzip header has neither a time nor a name (RFC 1952, section 2.3.1).
     let packed = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
     let mut archive = tar::Builder::new(packed);
     archive.mode(tar::HeaderMode::Deterministic);
@@ -33,7 +33,7 @@ pub fn build_archive(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Res
     archive.into_inner()?.finish()
 }
 
-/// Replaces a file by such an archive, whole or not at all.
+/// Replaces a file with such an archive, whole or not at all.
 pub fn write_archive(path: &Path, bytes: &[u8]) -> io::Result<()> {
     run_folder::replace_file(path, bytes)
 }

@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// A run of that day in which these came out so.
+    /// A run of that day with these outcomes.
     fn write_run(runs: &Path, day: u32, kind: &str, outcomes: &[(&str, &str)], left: &[&str]) {
         let folder = runs.join(format!("202603{day:02}-000000-aaaaaa"));
         fs::create_dir_all(&folder).expect("made");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_result_counts_and_what_failed_since_is_counted() {
+    fn the_last_result_counts_and_later_failures_are_counted() {
         let dir = tempfile::tempdir().expect("a folder");
         write_run(
             dir.path(),

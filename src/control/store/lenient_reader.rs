@@ -106,7 +106,7 @@ fn read_lines_leniently<T: DeserializeOwned>(
     Vec::new()
 }
 
-/// An error without the path of the folder, which does not belong into a bundle.
+/// An error without the path of the folder, which does not belong in a bundle.
 fn describe_error(name: &str, error: &RecordError) -> String {
     match error {
         RecordError::Malformed { line, why, .. } => format!("{name}:{line}: {why}"),
@@ -114,7 +114,7 @@ fn describe_error(name: &str, error: &RecordError) -> String {
             format!("{name}: written by a newer fabricgate ({found}); this one reads up to {known}")
         }
         RecordError::Io { source, .. } => format!("{name} cannot be read: {source}"),
-        RecordError::NotARunFolder { .. } => format!("{name} is not there"),
+        RecordError::NotARunFolder { .. } => format!("{name} is missing"),
     }
 }
 

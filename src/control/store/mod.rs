@@ -122,10 +122,10 @@ pub struct RunRecord {
     /// The platform that the operator named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// What might be proposed.
+    /// The policy for proposed actions.
     #[serde(deserialize_with = "removed::recorded")]
     pub policy: Policy,
-    /// How many nodes are claimed in all, of which this run may cover a part.
+    /// The number of all claimed nodes, of which this run may cover a part.
     pub fleet: usize,
     /// Digest of the claims.
     pub claims_digest: String,
@@ -140,7 +140,7 @@ pub struct ClaimsRecord {
     pub format: String,
     /// The claims.
     pub claims: Claims,
-    /// What has changed since an earlier moment, where one was asked for.
+    /// The changes since an earlier moment, if the operator asked for a comparison.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<ClaimsChange>>,
 }
@@ -150,14 +150,14 @@ pub struct ClaimsRecord {
 pub struct MeasurementRecord {
     /// `fabricgate.measurement/1`.
     pub format: String,
-    /// The output with its place.
+    /// The output with its scope.
     pub recording: ToolRecording,
 }
 
 /// An error in writing or reading a run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system refused.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
@@ -167,7 +167,7 @@ pub enum RecordError {
         source: std::io::Error,
     },
     /// The folder has no `run.json`.
-    #[error("{}: no run folder, {} is missing", path.display(), file::RUN)]
+    #[error("{}: not a run folder: {} is missing", path.display(), file::RUN)]
     NotARunFolder {
         /// The folder.
         path: PathBuf,
@@ -179,7 +179,7 @@ pub enum RecordError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The fault.
+        /// The error in that line.
         why: String,
     },
     /// A newer program wrote it.

@@ -1,8 +1,8 @@
-//! How documents of millions of small parts are laid out: indented for people down to
-//! a depth, and each part below it on one line.
+//! The layout of documents with millions of small parts: indented for readers down to a depth, and
+//! each part below it on one line.
 //!
-//! Layout only: what is written is the same JSON. A burn-in of ten thousand nodes has two
-//! and a half million steps of thirty words, and a line for every word is gigabytes.
+//! Only the layout differs; the JSON is the same. A burn-in of ten thousand nodes has two and a
+//! half million steps of thirty tokens, and a line for every token is gigabytes.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 
-/// Rounds of a plan, and the steps in them, begin a line.
+/// The rounds of a plan, and their steps, start on a new line.
 const MAX_INDENT_DEPTH: usize = 4;
 
-/// Writes a plan, each of its steps on a line.
+/// Writes a plan, with each of its steps on one line.
 pub fn write_plan<T: Serialize>(out: impl io::Write, plan: &T) -> serde_json::Result<()> {
     plan.serialize(&mut Serializer::with_formatter(
         out,
@@ -21,10 +21,9 @@ pub fn write_plan<T: Serialize>(out: impl io::Write, plan: &T) -> serde_json::Re
     ))
 }
 
-/// Where the writing is.
 struct StepPerLineFormatter {
     depth: usize,
-    /// Nothing is in what was opened last.
+    /// The innermost open bracket has no item yet.
     is_empty: bool,
 }
 
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_a_line_and_nothing_else_is_changed() {
+    fn a_step_is_one_line_and_only_the_layout_differs() {
         let steps = json!([{"step": 0, "nodes": ["a", "b"], "none": {}}, {"step": 1, "nodes": []}]);
         let value =
             json!({"format": "p/1", "rounds": [{"round": 0, "steps": steps}], "skipped": []});

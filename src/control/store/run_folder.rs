@@ -66,7 +66,7 @@ impl RunFolder {
         })
     }
 
-    /// Writes a plan as JSON, each of its steps on a line.
+    /// Writes a plan as JSON, with each of its steps on one line.
     pub fn write_plan<T: Serialize>(&self, name: &str, plan: &T) -> Result<(), RecordError> {
         self.write_streamed(name, &mut |file| {
             plan_json::write_plan(&mut *file, plan)?;
@@ -74,7 +74,7 @@ impl RunFolder {
         })
     }
 
-    /// Writes values as JSON, one a line.
+    /// Writes values as JSON, one per line.
     pub fn write_lines<T: Serialize>(
         &self,
         name: &str,
@@ -112,8 +112,8 @@ impl RunFolder {
         append().map_err(|source| io_error(&path, source))
     }
 
-    /// Cuts off an incomplete last line of an interrupted run, so that the next line starts on its
-    /// own.
+    /// Cuts off an incomplete last line of an interrupted run, so that the next line starts on a
+    /// new line.
     pub fn truncate_torn_line(&self, name: &str) -> Result<(), RecordError> {
         let path = self.path.join(name);
         let mend = || -> io::Result<()> {
@@ -163,7 +163,6 @@ impl RunFolder {
 /// fixed cost.
 const MAX_SINGLE_SYNCS: usize = 32;
 
-/// The write buffer.
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// The lock file of a run folder.
@@ -199,13 +198,13 @@ pub fn open_options() -> OpenOptions {
     options
 }
 
-/// A new file. Its name can be guessed, and the folder may be one in which others
-/// write (`--output /tmp/x`): what lies there already is not written into.
+/// Creates a file. Its name can be guessed, and other users may have write access to the folder
+/// (`--output /tmp/x`): an existing file is never written into.
 fn create_new(path: &Path) -> io::Result<File> {
     let make = || open_options().write(true).create_new(true).open(path);
     match make() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // A killed process with the same number left it.
+            // Left by a killed process with the same process id.
             fs::remove_file(path)?;
             make()
         }
@@ -222,8 +221,8 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_file_with(path, &mut |file| file.write_all(bytes))
 }
 
-/// A temporary file that replaces another one. If dropped earlier, it is removed and the other file
-/// stays.
+/// A temporary file that replaces another one. If dropped before `commit`, it is removed and the
+/// other file stays.
 #[derive(Debug)]
 pub struct ReplacementFile {
     path: PathBuf,
@@ -235,9 +234,9 @@ pub struct ReplacementFile {
 impl ReplacementFile {
     /// Opens the temporary file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let beside = temporary_path(path)?;
-        let file = create_new(&beside)?;
-        Ok(Self { path: path.to_owned(), temporary: beside, file, is_placed: false })
+        let temporary = temporary_path(path)?;
+        let file = create_new(&temporary)?;
+        Ok(Self { path: path.to_owned(), temporary, file, is_placed: false })
     }
 
     /// Writes it and renames it to its final name.
@@ -293,24 +292,24 @@ fn write_files(
         for FileToWrite { path, fill } in files.iter_mut() {
             let failed = |source| (path.to_owned(), source);
             create_folder_in(layer, parent_folder(path)).map_err(failed)?;
-            let beside = temporary_path(path).map_err(failed)?;
-            let file = layer.create(&beside).map_err(failed)?;
-            written.push((beside, path.to_owned(), file));
-            let Some((beside, _, file)) = written.last_mut() else { continue };
-            let onto = DiskFileWriter { layer, path: beside, file };
+            let temporary = temporary_path(path).map_err(failed)?;
+            let file = layer.create(&temporary).map_err(failed)?;
+            written.push((temporary, path.to_owned(), file));
+            let Some((temporary, _, file)) = written.last_mut() else { continue };
+            let onto = DiskFileWriter { layer, path: temporary, file };
             let mut onto = BufWriter::with_capacity(BUFFER_BYTES, onto);
             fill(&mut onto).and_then(|()| onto.flush()).map_err(failed)?;
         }
         let many = MAX_SINGLE_SYNCS < written.len();
-        for (beside, path, file) in &written {
-            let forced = if many { layer.sync_all(file) } else { layer.sync(beside, file) };
+        for (temporary, path, file) in &written {
+            let forced = if many { layer.sync_all(file) } else { layer.sync(temporary, file) };
             forced.map_err(|source| (path.clone(), source))?;
             if many {
                 break;
             }
         }
-        for (beside, path, _) in &written {
-            layer.rename(beside, path).map_err(|source| (path.clone(), source))?;
+        for (temporary, path, _) in &written {
+            layer.rename(temporary, path).map_err(|source| (path.clone(), source))?;
         }
         let folders: BTreeSet<&Path> =
             written.iter().map(|(_, path, _)| parent_folder(path)).collect();
@@ -324,8 +323,8 @@ fn write_files(
         }
     })();
     if done.is_err() {
-        for (beside, ..) in &written {
-            let _ = fs::remove_file(beside);
+        for (temporary, ..) in &written {
+            let _ = fs::remove_file(temporary);
         }
     }
     done
@@ -343,7 +342,6 @@ trait DiskLayer {
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
-/// The real disk.
 struct SystemDisk;
 
 impl DiskLayer for SystemDisk {
@@ -394,7 +392,7 @@ impl Write for DiskFileWriter<'_> {
     }
 }
 
-/// The folder that a file is in: this one where its name is all there is of its path.
+/// The folder of a file: the current one if the path is only a name.
 pub fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -410,15 +408,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_put_in_the_way_is_not_written_into() {
+    fn files_that_other_users_planted_are_not_written_into() {
         let place = tempfile::tempdir().expect("a folder");
         let at = |name: &str| place.path().join(name);
         fs::write(at("precious"), "mine").expect("written");
-        // The names are no secret: whoever may write here can guess them.
+        // The names are predictable: any user with write access here can guess them.
         symlink(at("precious"), at(&format!(".a.{}.tmp", std::process::id()))).expect("a link");
         symlink(at("precious"), at(&format!(".b.txt.{}.tmp", std::process::id()))).expect("a link");
         symlink(at("precious"), at("c.jsonl")).expect("a link");
-        replace_file(&at("a"), b"new").expect("written beside and renamed");
+        replace_file(&at("a"), b"new").expect("written and renamed");
         let folder = RunFolder::open(place.path());
         folder.write_many(&[("b.txt", b"new")]).expect("the same");
         assert!(folder.append("c.jsonl", &[1]).is_err());
@@ -429,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn others_may_not_write_whatever_is_made() {
+    fn other_users_may_not_write_created_files() {
         let place = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(&place.path().join("runs"), "r").expect("made");
         folder.write("raw/a.txt", b"x").expect("written");

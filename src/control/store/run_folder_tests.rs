@@ -1,12 +1,12 @@
-//! Loss of power: what is done to the disk is written down, and every prefix of it is
-//! replayed with what was not forced lost. Whatever a name stands for then is whole.
+//! Loss of power: every operation on the disk is recorded, and every prefix of them is replayed,
+//! losing all data that was not forced. After each, every name stands for a whole file.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// One thing that was done. A file is known by the name under which it was made.
+/// One operation. A file is identified by the name under which it was created.
 #[derive(Clone, Debug)]
 enum DiskOperation {
     Make(PathBuf),
@@ -16,11 +16,11 @@ enum DiskOperation {
     SyncAll,
     Rename(PathBuf, PathBuf),
     SyncFolder(PathBuf),
-    /// A call came back: what it wrote must be there from here on.
+    /// A call returned: the bytes it wrote must survive from here on.
     Done(Vec<(PathBuf, Vec<u8>)>),
 }
 
-/// Does it, and writes it down.
+/// Performs and records each operation.
 #[derive(Default)]
 struct RecordingDisk {
     log: RefCell<Vec<DiskOperation>>,
@@ -53,7 +53,7 @@ impl DiskLayer for RecordingDisk {
     }
 
     fn sync_all(&self, _: &File) -> io::Result<()> {
-        // Not of the machine that runs this test.
+        // The whole file system of the test machine is not forced to disk.
         self.record(DiskOperation::SyncAll, Ok(()))
     }
 
@@ -69,23 +69,22 @@ impl DiskLayer for RecordingDisk {
     }
 }
 
-/// What a disk may do with names that were not forced.
+/// The outcome for names that were not forced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UnsyncedNames {
-    /// It wrote them at once (ext4 and XFS may, before the data).
+    /// Written immediately (ext4 and XFS may, before the data).
     Durable,
-    /// It wrote none.
     Lost,
 }
 
-/// A disk: what is in its cache, and what would be there after a loss of power.
+/// A disk: the content of its cache, and the content after a loss of power.
 struct PowerLossModel {
     names: UnsyncedNames,
     /// Contents by number: written, and forced.
     files: Vec<(Vec<u8>, Vec<u8>)>,
     cached: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
-    /// Folders: whether their own name is durable.
+    /// Folders: whether their name is durable.
     folders: BTreeMap<PathBuf, bool>,
 }
 
@@ -148,7 +147,7 @@ impl PowerLossModel {
 
 fn fill_with(bytes: &[u8]) -> impl FnMut(&mut dyn Write) -> io::Result<()> + '_ {
     move |file| {
-        // In two pieces, larger than what is written at once.
+        // In two pieces, larger than the write buffer.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         file.write_all(first)?;
         file.write_all(second)
@@ -156,7 +155,7 @@ fn fill_with(bytes: &[u8]) -> impl FnMut(&mut dyn Write) -> io::Result<()> + '_ 
 }
 
 #[test]
-fn whenever_the_power_goes_every_name_stands_for_a_whole_file_and_what_is_done_stays() {
+fn after_a_loss_of_power_every_file_is_whole_and_finished_writes_stay() {
     let place = tempfile::tempdir().expect("a folder");
     let root = place.path().join("run");
     fs::create_dir(&root).expect("made");
@@ -199,15 +198,15 @@ fn whenever_the_power_goes_every_name_stands_for_a_whole_file_and_what_is_done_s
             }
             for (path, versions) in &versions {
                 let after = model.bytes_after_loss(path);
-                let what = || format!("{names:?}, after {number} ({op:?}): {}", path.display());
+                let place = || format!("{names:?}, after {number} ({op:?}): {}", path.display());
                 if let Some(bytes) = after {
-                    assert!(versions.iter().any(|it| it == bytes), "{}: not whole", what());
+                    assert!(versions.iter().any(|it| it == bytes), "{}: not whole", place());
                 }
-                // What is being replaced may be either.
+                // A file that is being replaced may be in either version.
                 let is_known = must.contains_key(path);
-                assert!(!is_known || after.is_some(), "{}: it is gone", what());
+                assert!(!is_known || after.is_some(), "{}: missing", place());
                 if let (DiskOperation::Done(_), Some(bytes)) = (op, must.get(path)) {
-                    assert_eq!(after, Some(bytes.as_slice()), "{}: an older one", what());
+                    assert_eq!(after, Some(bytes.as_slice()), "{}: an older version", place());
                 }
             }
         }

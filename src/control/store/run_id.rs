@@ -1,13 +1,13 @@
-//! Ids of runs: unique, and in the order of time when sorted by name.
+//! Ids of runs: unique, and chronological when sorted by name.
 
 use jiff::Timestamp;
 
-/// The id of a run that starts at `now`: `20261121-065544-3f9a1c`. `entropy`
-/// tells apart runs of the same second.
+/// The id of a run that starts at `now`: `20261121-065544-3f9a1c`. `entropy` distinguishes runs of
+/// the same second.
 pub fn new_run_id(now: Timestamp, entropy: u64) -> String {
     let time = now.strftime("%Y%m%d-%H%M%S");
-    // 24 bits: a clash needs thousands of runs in one second, and a folder
-    // that exists already is an error and not overwritten.
+    // 24 bits: a clash needs thousands of runs in one second, and then creating the existing folder
+    // fails instead of overwriting it.
     format!("{time}-{:06x}", mix_bits(entropy) >> 40)
 }
 

@@ -191,7 +191,7 @@ pub(super) fn check_format(
     let found: DocumentFormatHeader = serde_json::from_str(text).map_err(|error| {
         // A document of several lines begins at `line`.
         let at = line + error.line().saturating_sub(1);
-        malformed(at, format!("no {known} document: {error}"))
+        malformed(at, format!("not a {known} document: {error}"))
     })?;
     let (kind, version) = split_format(known);
     let (found_kind, found_version) = split_format(&found.format);
@@ -242,9 +242,9 @@ pub fn read_json_with_document<T: DeserializeOwned>(
     known: &'static str,
 ) -> Result<Option<(T, Value)>, RecordError> {
     let Some(document) = read_json::<Value>(path, known)? else { return Ok(None) };
-    // From the verified document: two parsers of one text might differ.
+    // Parses the verified document: two parsers of one text might differ.
     match T::deserialize(&document) {
-        Ok(says) => Ok(Some((says, document))),
+        Ok(typed) => Ok(Some((typed, document))),
         Err(error) => {
             let why = error.to_string();
             Err(RecordError::Malformed { path: path.to_owned(), line: 1, why })
@@ -262,8 +262,8 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
 }
 
 /// The same; `None` if the file is missing. `damaged` gets the error of every damaged line, and
-/// ends the reading by returning it. A last line without its end was cut off with its run and is
-/// ignored.
+/// stops the reading if it returns the error. A last line without its end belongs to an interrupted
+/// run and is ignored.
 pub(super) fn read_lines_with<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
@@ -274,7 +274,8 @@ pub(super) fn read_lines_with<T: DeserializeOwned>(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(io_error(path, source)),
     };
-    // Line by line: in a large fleet such a file has hundreds of megabytes. It may grow meanwhile.
+    // Line by line: in a large fleet such a file has hundreds of megabytes. It may grow during the
+    // reading.
     let mut reader =
         BufReader::with_capacity(BUFFER_BYTES, file.take(safe_open::MAX_FILE_BYTES + 1));
     let begins = known.map(|known| format!("{{\"format\":\"{known}\","));
@@ -349,10 +350,10 @@ mod tests {
         let message = open_run(other.path()).expect_err("other").to_string();
         assert!(message.contains("expected \"fabricgate.run/1\""), "{message}");
         let cut = folder(&[("run.json", "{\n\"format\": \"fabricgate.run/1\",\n}")]);
-        let message = open_run(cut.path()).expect_err("no JSON").to_string();
-        assert!(message.contains("run.json:3: no fabricgate.run/1 document"), "{message}");
-        let gone = open_run(Path::new("/no/such/folder")).expect_err("gone");
-        assert!(matches!(gone, RecordError::Io { .. }));
+        let message = open_run(cut.path()).expect_err("invalid JSON").to_string();
+        assert!(message.contains("run.json:3: not a fabricgate.run/1 document"), "{message}");
+        let missing = open_run(Path::new("/no/such/folder")).expect_err("missing");
+        assert!(matches!(missing, RecordError::Io { .. }));
     }
 
     #[test]

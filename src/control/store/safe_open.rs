@@ -13,16 +13,16 @@ use std::{fs, io};
 
 use rustix::fs::OFlags;
 
-/// The largest file of a run folder that is read. The largest known, the cells of
-/// a complete sweep of 10,000 nodes, has a few hundred MiB.
+/// The largest file of a run folder that is read. The largest known, the cells of a complete sweep
+/// of 10,000 nodes, has a few hundred MiB.
 pub const MAX_FILE_BYTES: u64 = 2 << 30;
 
-/// Opens a regular file of at most [`LARGEST`] bytes. What somebody gives as
-/// `/dev/...` or `/proc/...` himself (`<(command)` in a shell) is a pipe on purpose.
+/// Opens a regular file of at most [`MAX_FILE_BYTES`] bytes. A path below `/dev` or `/proc`
+/// (`<(command)` in a shell) is a pipe that the operator passed on purpose.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let is_meant = path.starts_with("/dev") || path.starts_with("/proc");
-    // Opening alone may wait (a pipe) or do something (a tape): looked at before, and
-    // once more behind, since it may have been replaced meanwhile.
+    // Opening alone may block (a pipe) or have an effect (a tape), so the file is checked before it
+    // is opened, and again afterwards, since it may have been replaced in between.
     if !is_meant {
         check_metadata(&fs::metadata(path)?)?;
     }
@@ -38,11 +38,11 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The bytes of such a file, read whole.
+/// Reads such a file whole.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    // It may grow while it is read, and a pipe has no size.
+    // The file may grow during the reading, and a pipe has no size.
     if MAX_FILE_BYTES < bytes.len() as u64 {
         return Err(too_large_error(bytes.len() as u64));
     }
@@ -58,8 +58,8 @@ pub fn open_in_folder(folder: &Path, name: &str) -> io::Result<File> {
     }
     let path = folder.join(name);
     let file = open_regular(&path)?;
-    // Where it really is, of the file that was opened: a link that is changed at this
-    // moment makes no difference. Without /proc its path must do.
+    // The real location of the opened file: a link that changes at this moment makes no difference.
+    // Without /proc the path must do.
     let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let real = real.or_else(|_| path.canonicalize())?;
     if !real.starts_with(folder.canonicalize()?) {
@@ -84,7 +84,7 @@ fn too_large_error(size: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, why)
 }
 
-/// As the standard library takes flags.
+/// The flags as the standard library takes them.
 pub(super) fn to_custom_flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).expect("open(2) takes an int")
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_document_names_must_lie_in_its_folder() {
+    fn a_named_file_must_lie_in_its_folder() {
         let place = tempfile::tempdir().expect("a folder");
         let run = place.path().join("run");
         fs::create_dir_all(run.join("raw")).expect("made");
@@ -113,13 +113,13 @@ mod tests {
         {
             assert!(open_in_folder(&run, bad).is_err(), "{bad}");
         }
-        // The folder itself may be reached through a link.
+        // A link may lead to the folder itself.
         symlink(&run, place.path().join("link")).expect("a link");
         assert!(open_in_folder(&place.path().join("link"), "raw/a.txt").is_ok());
     }
 
     #[test]
-    fn pipes_devices_and_what_has_no_end_are_refused_at_once() {
+    fn pipes_devices_and_endless_files_are_refused_without_blocking() {
         let place = tempfile::tempdir().expect("a folder");
         let pipe = place.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("a pipe");

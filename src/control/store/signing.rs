@@ -1,10 +1,9 @@
 //! Signatures inside documents: Ed25519 over the document without its signature.
 //!
-//! Any document with a field `signature` at its top can be signed and verified.
-//! What is verified is the JSON as it was read, so that a field of a newer
-//! program is inside it. A private key is never shown, logged or copied, and one
-//! that others may read is refused. Whether a missing signature matters, the
-//! caller's [`Trust`] says.
+//! Any document with a top-level field `signature` can be signed and verified. The signature covers
+//! the JSON as it was read, including fields that only a newer program knows. A private key is
+//! never displayed, logged or copied, and a key file that other users may read is refused. The
+//! caller's [`SignatureTrust`] decides whether a missing signature matters.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,67 +25,67 @@ use model::signature;
 use model::signature::Signature;
 use model::text::clean;
 
-/// The field that a signature is in.
+/// The field of the signature.
 pub const SIGNATURE_FIELD: &str = "signature";
 
-/// Longest key file that is read, in bytes. One in PEM has 119.
+/// Maximum size of a key file, in bytes. A PEM key has 119.
 const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
-/// What precedes the 32 bytes of a public key in DER: SEQUENCE of the algorithm
-/// 1.3.101.112 and a BIT STRING (RFC 8410, section 4).
+/// The DER prefix of the 32 bytes of a public key: SEQUENCE of the algorithm 1.3.101.112 and a BIT
+/// STRING (RFC 8410, section 4).
 const PUBLIC_DER: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// What precedes the 32 bytes of a private key in DER: version 1, the algorithm,
-/// and an OCTET STRING in an OCTET STRING (RFC 8410, section 7).
+/// The DER prefix of the 32 bytes of a private key: version 1, the algorithm, and an OCTET STRING
+/// in an OCTET STRING (RFC 8410, section 7).
 const PRIVATE_DER: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// Why a key cannot be used.
+/// The reason why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    /// The system says no.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Others than its owner may read it.
+    /// Users other than its owner may read it.
     #[error(
         "{}: mode {mode:03o}: others may read this private key, expected 600 or 400",
         path.display()
     )]
     ReadableByOthers {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
     },
-    /// It is no key of the kind that is needed.
+    /// Not a key of the needed kind.
     #[error("{}: {why}", path.display())]
     InvalidKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was expected.
+        /// The expected content.
         why: &'static str,
     },
-    /// The system gives no random bytes.
-    #[error("no key is made: the system gives no random bytes")]
+    /// The system returned no random bytes.
+    #[error("no key was generated: the system returned no random bytes")]
     NoRandomness,
 }
 
 impl SigningError {
-    /// Whether it is a person's mistake, and not the system's.
+    /// Whether the operator can correct the error, as opposed to a system error.
     pub fn is_user_error(&self) -> bool {
         matches!(self, Self::ReadableByOthers { .. } | Self::InvalidKey { .. })
     }
 }
 
-/// A public key.
+/// An Ed25519 public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     raw: [u8; 32],
@@ -94,15 +93,15 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// Reads one in PEM, as `openssl pkey -pubout` writes it.
+    /// Reads a PEM file, as `openssl pkey -pubout` writes it.
     pub fn read(path: &Path) -> Result<Self, SigningError> {
         let no_key = |why| SigningError::InvalidKey { path: path.to_owned(), why };
         let text = read_contents(path, &open_regular_file(path)?)?;
         let der = SubjectPublicKeyInfoDer::from_pem_slice(&text)
-            .map_err(|_| no_key("no public key in PEM, expected -----BEGIN PUBLIC KEY-----"))?;
+            .map_err(|_| no_key("not a public key in PEM, expected -----BEGIN PUBLIC KEY-----"))?;
         let raw = der.as_ref().strip_prefix(&PUBLIC_DER).and_then(|raw| raw.try_into().ok());
         raw.map(Self::from_raw)
-            .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
+            .ok_or_else(|| no_key("not an Ed25519 key: other algorithms are not supported"))
     }
 
     fn from_raw(raw: [u8; 32]) -> Self {
@@ -111,19 +110,18 @@ impl PublicKey {
         Self { raw, id }
     }
 
-    /// Which key it is: the first 16 hexadecimal digits of the SHA-256 of its
-    /// 32 bytes.
+    /// The id of the key: the first 16 hexadecimal digits of the SHA-256 of its 32 bytes.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// It in PEM.
+    /// The key as PEM.
     pub fn to_pem(&self) -> String {
         encode_pem("PUBLIC KEY", &[PUBLIC_DER.as_slice(), &self.raw].concat())
     }
 }
 
-/// A private key with its public part.
+/// An Ed25519 private key with its public part.
 pub struct SigningKey {
     pair: Ed25519KeyPair,
     public: PublicKey,
@@ -136,11 +134,11 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// Reads one in PKCS#8 PEM, as `openssl genpkey -algorithm ed25519` writes it.
+    /// Reads a PKCS#8 PEM file, as `openssl genpkey -algorithm ed25519` writes it.
     pub fn read(path: &Path) -> Result<Self, SigningError> {
         let no_key = |why| SigningError::InvalidKey { path: path.to_owned(), why };
         let file = open_regular_file(path)?;
-        // Asked of the open file: the name may lead to another one meanwhile.
+        // Queries the open file: its name may lead to another file by now.
         let mode = file.metadata().map_err(|source| io_error(path, source))?.permissions().mode();
         if mode & 0o077 != 0 {
             return Err(SigningError::ReadableByOthers {
@@ -150,14 +148,13 @@ impl SigningKey {
         }
         let text = read_contents(path, &file)?;
         let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| {
-            no_key("no private key in PKCS#8 PEM, expected -----BEGIN PRIVATE KEY-----")
+            no_key("not a private key in PKCS#8 PEM, expected -----BEGIN PRIVATE KEY-----")
         })?;
         Self::from_der(der.secret_pkcs8_der())
-            .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
+            .ok_or_else(|| no_key("not an Ed25519 key: other algorithms are not supported"))
     }
 
-    /// Makes one: itself, and what is to be kept of it in a file that nobody else
-    /// may read.
+    /// Generates a key: the key, and its PEM text for a file that only its owner may read.
     pub fn generate() -> Result<(Self, String), SigningError> {
         let mut seed = [0; 32];
         SystemRandom::new().fill(&mut seed).map_err(|_| SigningError::NoRandomness)?;
@@ -173,14 +170,14 @@ impl SigningKey {
         Some(Self { pair, public: PublicKey::from_raw(raw) })
     }
 
-    /// Its public part.
+    /// The public part of the key.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// The signature of a document; one that is in it already is left out.
+    /// Signs a document, without any signature that it already has.
     pub fn sign<T: Serialize>(&self, document: &T) -> Result<Signature, serde_json::Error> {
-        // By way of the text: what is signed is what a reader will get of it.
+        // Through the text: the signature covers the JSON that a reader parses.
         let text = serde_json::to_string(document)?;
         let value: Value = serde_json::from_str(&text)?;
         let signature = self.pair.sign(&signed_payload(&value));
@@ -192,32 +189,32 @@ impl SigningKey {
     }
 }
 
-/// What is signed of a document: its compact JSON without the field `signature`,
-/// other fields in the order in which they were read.
+/// The signed bytes of a document: its compact JSON without the field `signature`, other fields in
+/// the order in which they were read.
 pub fn signed_payload(document: &Value) -> Vec<u8> {
     let mut document = document.clone();
     if let Some(fields) = document.as_object_mut() {
         fields.retain(|name, _| name != SIGNATURE_FIELD);
     }
-    serde_json::to_vec(&document).expect("what is JSON can be written as JSON")
+    serde_json::to_vec(&document).expect("a JSON value is serializable")
 }
 
-/// What became of looking at a document's signature.
+/// The result of checking a document's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignatureStatus {
-    /// It has none.
+    /// The document has no signature.
     Unsigned,
-    /// It was signed with this key, and is as it was then.
+    /// The signature of this key matches the document.
     Valid(String),
-    /// It was signed with this key, and is not as it was then.
+    /// The signature of this key does not match the document: it changed after signing.
     Invalid(String),
-    /// Its key is none of those given.
+    /// No given key has this id.
     UnknownKey(String),
-    /// The signature cannot be read, and why.
+    /// The signature cannot be read, with the reason.
     Unreadable(String),
 }
 
-/// Holds a document, as it was read, against the keys that are trusted.
+/// Checks the signature of a document, as it was read, against trusted keys.
 pub fn check_signature(document: &Value, keys: &[PublicKey]) -> SignatureStatus {
     let Some(field) = document.get(SIGNATURE_FIELD).filter(|field| !field.is_null()) else {
         return SignatureStatus::Unsigned;
@@ -242,26 +239,28 @@ pub fn check_signature(document: &Value, keys: &[PublicKey]) -> SignatureStatus 
     }
 }
 
-/// Whose signatures count, and whether there must be one.
+/// The trusted keys, and whether a signature is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignatureTrust {
-    /// The keys that count.
+    /// The trusted keys.
     pub keys: Vec<PublicKey>,
-    /// What none of them signed counts for nothing.
+    /// Documents without a valid signature of a trusted key are refused.
     pub required: bool,
 }
 
 impl SignatureTrust {
-    /// Why a document counts for nothing. One that a trusted key signed and that
-    /// was changed since never counts, whether a signature is required or not.
+    /// The reason why a document is refused, if it is. A document that changed after a trusted key
+    /// signed it is always refused, also if no signature is required.
     pub fn explain_refusal(&self, document: &Value) -> Option<String> {
         match check_signature(document, &self.keys) {
             SignatureStatus::Valid(_) => None,
             SignatureStatus::Invalid(key) => {
-                Some(format!("its signature of key {key} does not fit what it says"))
+                Some(format!("its signature by key {key} does not match its content"))
             }
             _ if !self.required => None,
-            SignatureStatus::Unsigned => Some("it is not signed, and must be".to_owned()),
+            SignatureStatus::Unsigned => {
+                Some("it is unsigned, and a signature is required".to_owned())
+            }
             SignatureStatus::UnknownKey(key) => {
                 Some(format!("it was signed with key {key}, which is not trusted"))
             }
@@ -276,7 +275,7 @@ fn io_error(path: &Path, source: io::Error) -> SigningError {
     SigningError::Io { path: path.to_owned(), source }
 }
 
-/// Opens a file that is one: what is written to a pipe might never come.
+/// Opens a regular file only: reading a pipe might block forever.
 fn open_regular_file(path: &Path) -> Result<File, SigningError> {
     let open = || {
         if !fs::metadata(path)?.is_file() {
@@ -295,7 +294,7 @@ fn read_contents(path: &Path, file: &File) -> Result<Vec<u8>, SigningError> {
     Ok(bytes)
 }
 
-/// Bytes in PEM (RFC 7468): lines of 64 characters.
+/// PEM text (RFC 7468): lines of 64 characters.
 fn encode_pem(label: &str, der: &[u8]) -> String {
     let body = BASE64_STANDARD.encode(der);
     let mut text = format!("-----BEGIN {label}-----\n");

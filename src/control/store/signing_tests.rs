@@ -1,5 +1,5 @@
-//! What was signed verifies as it was read, and as nothing else; keys are those
-//! that the real openssl makes.
+//! A signature verifies for the document as it was read, and for no other; keys come from the real
+//! openssl.
 
 use std::process::Output;
 
@@ -28,14 +28,14 @@ fn write_private_key(dir: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// The real openssl; `None` where there is none.
+/// The real openssl; `None` if it is not installed.
 fn run_openssl(args: &[&str], dir: &Path) -> Option<Output> {
     let mut command = Command::new("openssl");
     command.args(args).current_dir(dir);
     match command.output() {
         Ok(output) => Some(output),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("SKIPPED: there is no openssl here");
+            eprintln!("SKIPPED: openssl is not installed");
             None
         }
         Err(error) => panic!("openssl: {error}"),
@@ -43,7 +43,7 @@ fn run_openssl(args: &[&str], dir: &Path) -> Option<Output> {
 }
 
 #[test]
-fn what_is_signed_is_the_compact_document_without_its_signature_in_its_order() {
+fn the_signed_bytes_are_the_compact_document_without_its_signature_in_its_order() {
     let text = "{ \"z\": 1,\n \"signature\": {\"x\": 1}, \"a\": [0.1, 798.0], \"ü\": \"\\u00e4\" }";
     let value: Value = serde_json::from_str(text).expect("json");
     let bytes = String::from_utf8(signed_payload(&value)).expect("utf-8");
@@ -51,7 +51,7 @@ fn what_is_signed_is_the_compact_document_without_its_signature_in_its_order() {
 }
 
 #[test]
-fn a_change_anywhere_in_a_document_does_not_fit_its_signature() {
+fn a_change_anywhere_in_a_document_breaks_its_signature() {
     let key = generate_key();
     let keys = [key.public().clone()];
     let document =
@@ -66,7 +66,7 @@ fn a_change_anywhere_in_a_document_does_not_fit_its_signature() {
     };
     assert_eq!(changed(|it| it["node"] = json!("n2")), wrong);
     assert_eq!(changed(|it| it["minima"][0]["value"] = json!(798.250_000_000_000_1)), wrong);
-    assert_eq!(changed(|it| it["more"] = json!(1)), wrong, "a field that nobody here knows");
+    assert_eq!(changed(|it| it["more"] = json!(1)), wrong, "an unknown field");
     assert_eq!(changed(|it| it["signature"]["value"] = json!("AAAA")), wrong);
     assert_eq!(changed(|it| it["signature"] = Value::Null), SignatureStatus::Unsigned);
     let gone = changed(|it| it["signature"]["key"] = json!("0000"));
@@ -81,7 +81,7 @@ fn a_change_anywhere_in_a_document_does_not_fit_its_signature() {
 }
 
 #[test]
-fn what_counts_depends_on_whether_a_signature_is_required() {
+fn unsigned_documents_are_refused_only_if_a_signature_is_required() {
     let key = generate_key();
     let keys = vec![key.public().clone()];
     let document = sign_document(json!({"a": 1}), &key);
@@ -103,12 +103,12 @@ fn what_counts_depends_on_whether_a_signature_is_required() {
 }
 
 #[test]
-fn a_private_key_that_others_may_read_is_refused_and_none_is_shown() {
+fn a_private_key_readable_by_others_is_refused_and_no_key_is_printed() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, text) = SigningKey::generate().expect("chance");
     let path = write_private_key(dir.path(), "key.pem", &text, 0o640);
-    let said = SigningKey::read(&path).expect_err("open").to_string();
-    assert!(said.contains("mode 640: others may read"), "{said}");
+    let message = SigningKey::read(&path).expect_err("open").to_string();
+    assert!(message.contains("mode 640: others may read"), "{message}");
     let path = write_private_key(dir.path(), "key.pem", &text, 0o400);
     let read = SigningKey::read(&path).expect("its own");
     assert_eq!(read.public(), key.public());
@@ -118,31 +118,32 @@ fn a_private_key_that_others_may_read_is_refused_and_none_is_shown() {
 }
 
 #[test]
-fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
+fn an_invalid_key_file_is_refused_without_quoting_its_content() {
     let dir = tempfile::tempdir().expect("a folder");
     let public = generate_key().public().to_pem();
     let of = |text: &str| {
         let path = write_private_key(dir.path(), "k", text, 0o600);
-        SigningKey::read(&path).expect_err("no key").to_string()
+        SigningKey::read(&path).expect_err("not a key").to_string()
     };
     let secret = "hunter2-is-no-key";
     for text in
         ["", secret, &public, "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n"]
     {
-        let said = of(text);
-        assert!(said.contains("expected") || said.contains("no Ed25519 key"), "{said}");
-        assert!(!said.contains("hunter2"), "{said}");
+        let message = of(text);
+        let is_explained = message.contains("expected") || message.contains("not an Ed25519 key");
+        assert!(is_explained, "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
     }
     let path =
         write_private_key(dir.path(), "p", &SigningKey::generate().expect("chance").1, 0o600);
-    let said = PublicKey::read(&path).expect_err("private").to_string();
-    assert!(said.contains("BEGIN PUBLIC KEY"), "{said}");
-    let said = SigningKey::read(dir.path()).expect_err("a folder").to_string();
-    assert!(said.contains("not a regular file"), "{said}");
+    let message = PublicKey::read(&path).expect_err("private").to_string();
+    assert!(message.contains("BEGIN PUBLIC KEY"), "{message}");
+    let message = SigningKey::read(dir.path()).expect_err("a folder").to_string();
+    assert!(message.contains("not a regular file"), "{message}");
 }
 
 #[test]
-fn rings_own_version_2_is_a_key_too() {
+fn a_version_2_key_of_ring_is_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("chance");
     let path = write_private_key(
@@ -155,7 +156,7 @@ fn rings_own_version_2_is_a_key_too() {
 }
 
 #[test]
-fn real_openssl_and_fabricgate_take_each_others_keys_and_signatures() {
+fn real_openssl_and_fabricgate_accept_each_others_keys_and_signatures() {
     let dir = tempfile::tempdir().expect("a folder");
     let at = |name: &str| dir.path().join(name);
     let genpkey = ["genpkey", "-algorithm", "ed25519", "-out", "theirs.pem"];
@@ -208,7 +209,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_read_back_has_the_signed_bytes(
+    fn a_document_read_back_has_the_signed_bytes(
         fields in prop::collection::vec(("[a-z]{1,8}", any_json()), 0..6),
         is_pretty in any::<bool>(),
     ) {

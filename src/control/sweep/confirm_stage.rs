@@ -1,6 +1,6 @@
 //! The confirm stage: suspects are measured again, later, against cleared partners.
 //!
-//! The judge names the suspects and the plan pairs them; this file decides when.
+//! The judge names the suspects and the plan pairs them; this module decides when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use engine::{judge, plan};
 pub struct ConfirmSettings {
     /// Whether suspicions are measured again.
     pub enabled: bool,
-    /// How long to wait until a passing cause would be gone.
+    /// How long to wait for transient causes to pass.
     pub wait: Duration,
 }
 
@@ -89,12 +89,12 @@ pub(super) fn plan_suspects(
         return None;
     }
     let cleared = judge::confirm::find_cleared_nodes(&judgement, measured.recordings());
-    // Another seed chooses other partners where it can.
+    // Another seed chooses other partners if possible.
     let seed = run.plan.seed.wrapping_add(1);
     Some(plan::plan_confirmation(run.plan, request, &suspects, &cleared, seed))
 }
 
-/// Waits until a passing cause would be gone, or until the run is stopped.
+/// Waits for transient causes to pass, or until the run is stopped.
 pub(super) async fn wait_for_confirmation(
     sweep: &SweepRequest<'_>,
     plan: &Plan,

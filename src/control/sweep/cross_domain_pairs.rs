@@ -1,8 +1,8 @@
 //! Nodes that only pairs with nodes of other domains keep from passing.
 //!
-//! Pure. Over the network a node meets nodes that have nothing else in common with it. A
-//! pair that gave nothing usable is told, and says as much of the other end: a node that
-//! most of its partners over the same rail found as it should be is judged by those.
+//! Pure. Over the network a node meets nodes with which it has nothing else in common. A pair
+//! without a usable result is reported, and implicates both ends equally: a node is judged by its
+//! other partners over the same rail if most of them measured it as good.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
-/// Fewer other partners than this do not speak for a node.
+/// Fewer other partners than this do not clear a node.
 const MIN_OTHER_PARTNERS: usize = 2;
 
 /// Two nodes and the rail between them, in order.
@@ -38,8 +38,7 @@ fn has_rate(recording: &ToolRecording) -> bool {
     })
 }
 
-/// The pairs over the network whose ends are of different domains and of which a
-/// reading gave nothing usable.
+/// The pairs over the network between nodes of different domains with a reading that is not usable.
 fn pairs_without_result(
     claim_index: &ClaimIndex<'_>,
     plan: &Plan,
@@ -61,7 +60,7 @@ fn pairs_without_result(
     found
 }
 
-/// Both ends of such pairs, to be measured with others.
+/// Both ends of such pairs, to be measured with other partners.
 pub(super) fn find_suspects(
     claims: &Claims,
     plan: &Plan,
@@ -69,7 +68,7 @@ pub(super) fn find_suspects(
     unusable: &BTreeSet<String>,
 ) -> Vec<ConfirmationSuspect> {
     let found = pairs_without_result(&ClaimIndex::from_claims(claims), plan, results, unusable);
-    // Where most gave nothing, it is the rail or the tool, and no pair of it.
+    // If most pairs failed, the cause is the rail or the tool, not a single pair.
     let pairs = plan.steps().filter(|s| s.scope == ProbeScope::Rail);
     let all: BTreeSet<RailNodePair> = pairs
         .filter_map(|s| Some(ordered_pair(s.nodes.first()?, s.nodes.get(1)?, s.rail.as_ref())))
@@ -87,8 +86,8 @@ pub(super) fn find_suspects(
     found.into_iter().map(suspect).collect()
 }
 
-/// Lets nodes pass that nothing but pairs with nodes of other domains keeps from it.
-/// `unusable` are the files of pairs that gave nothing usable.
+/// Lets nodes pass that only pairs with nodes of other domains keep from passing. `unusable` are
+/// the files of pairs without a usable result.
 pub(super) fn clear_nodes(
     run: &RunJudgeInput<'_>,
     all: &[ToolRecording],
@@ -116,7 +115,7 @@ pub(super) fn clear_nodes(
         _ => false,
     };
     let kept: Vec<ToolRecording> = all.iter().filter(|it| !of_open(it)).cloned().collect();
-    // Of each end over each rail, whom it met and with whom it gave nothing.
+    // For each end and rail: its partners, and the partners without a usable result.
     let mut met: BTreeMap<(&NodeName, &Option<String>), BTreeSet<&NodeName>> = BTreeMap::new();
     for recording in kept.iter().filter(|recording| has_rate(recording)) {
         let RecordingScope::Pair(a, b) = &recording.scope else { continue };
@@ -178,7 +177,7 @@ fn finding_peer(finding: &Finding) -> Option<NodeName> {
     Some(peer.rsplit_once(':').map_or(peer, |(node, _)| node).into())
 }
 
-/// The ends of a pair over the network that a finding is about.
+/// The ends of the network pair of a finding.
 fn finding_pair(finding: &Finding) -> Option<RailNodePair> {
     let near = finding.locus.node.clone()?;
     let far = finding_peer(finding).filter(|_| finding.locus.gpu.is_none())?;

@@ -1,8 +1,8 @@
-//! Which nodes lack a probe's tool, so that its other command is run there.
+//! The nodes that lack the tool of a probe, so that its alternative command runs there.
 //!
-//! Each node is checked once for a tool, and the result holds for the rest of the sweep.
-//! Only a message that the program was not found counts; a tool that exists and fails
-//! gives a result and no reason to run another command.
+//! Each node is checked once for a tool, and the result holds for the rest of the sweep. Only a
+//! message that the program was not found counts; a tool that exists and fails gives a result, and
+//! the alternative does not run.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -14,14 +14,14 @@ use model::raw_result::ProcessEnding;
 use model::text::clean;
 use readers::outputs::text;
 
-/// Messages of launchers that did not find a program on a node. Open MPI: `help-orterun.txt` and, for nodes other than its
-/// own, `help-orte-odls-default.txt`; PRRTE of Open MPI 5 says the same under its
-/// own name. Slurm: `slurmstepd` with the text of ENOENT.
+/// Messages of launchers that did not find a program on a node. Open MPI: `help-orterun.txt` and,
+/// for nodes other than its own, `help-orte-odls-default.txt`; PRRTE of Open MPI 5 prints the same
+/// under its own name. Slurm: `slurmstepd` with the text of ENOENT.
 const NOT_FOUND_MESSAGES: &[&[&str]] = &[
     &["unable to find the specified executable file"],
     &["could not access or execute an executable"],
     &["error: execve(): ", "No such file or directory"],
-    // A shell that should start the daemon of Open MPI on another node.
+    // From a shell that should start the daemon of Open MPI on another node.
     &["orted: command not found"],
     &["prted: command not found"],
     &["orted: not found"],
@@ -56,7 +56,7 @@ impl MissingTools {
         }
     }
 
-    /// Whether this probe is not reported yet; from now on it is.
+    /// Whether this probe was not reported yet; marks it as reported.
     pub(super) fn mark_reported(&self, probe: &str) -> bool {
         self.lock_state().reported.insert(probe.to_owned())
     }
@@ -67,7 +67,7 @@ impl MissingTools {
     }
 }
 
-/// The nodes that lack the tool of a step by its outcome, and why.
+/// The nodes that lack the tool of a step by its outcome, and the reason.
 pub(super) fn find_missing_tool(
     step: &PlanStep,
     outcome: &OrderOutcome,
@@ -93,8 +93,8 @@ pub(super) fn find_missing_tool(
     }
 }
 
-/// Whether a launcher names this node as the place of what it complains about:
-/// `Node: NAME` of Open MPI, `srun: error: NAME: task 0: Exited` of Slurm.
+/// Whether a launcher's message names this node: `Node: NAME` of Open MPI, `srun: error: NAME: task
+/// 0: Exited` of Slurm.
 fn is_named(text: &str, node: &NodeName) -> bool {
     text.lines().any(|line| {
         let line = line.trim();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told_from_one_that_fails() {
+    fn a_missing_program_is_distinguished_from_one_that_fails() {
         let exited = |code| ProcessEnding::Exited { code };
         let both = ["n1", "n2"];
         let missing = ProcessEnding::Missing { program: "mpirun".to_owned() };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_should_have_started_it_says_where_it_is_missing() {
+    fn the_launcher_reports_the_node_that_lacks_the_program() {
         let exited = |code| ProcessEnding::Exited { code };
         let both = ["n1", "n2"];
         let found_nowhere = "---\nmpirun was unable to find the specified executable file, and \
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_known_from_then_on_for_that_probe_and_node() {
+    fn a_missing_tool_is_remembered_for_its_probe_and_node() {
         let lacking = MissingTools::default();
         let pair = step(&["n1", "n2"]);
         assert!(!lacking.is_missing(&pair));

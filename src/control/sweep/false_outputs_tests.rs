@@ -1,6 +1,6 @@
-//! Outputs that a node of the tests of false reports makes up or changes.
+//! Outputs that a falsely reporting node makes up or changes.
 
-/// A test that no plan here orders.
+/// A test that no plan here requests.
 pub(super) const UNORDERED_TEST: &str = "multinode_device_to_device_bidirectional_memcpy_write_ce";
 
 pub(super) const IMEX_OUTPUT: &str = "Connectivity Table Legend:\nI - Invalid\n5/27/2025 09:00:11.000\nNodes:\n\
@@ -25,7 +25,7 @@ pub(super) fn rank_lines(who: &str) -> String {
     format!("{all}\nRunning {test}.\n{}\nSUM {test} 100.00\n\n", low_row_table(who))
 }
 
-/// A table in which one row is low.
+/// A table with one low row.
 pub(super) fn low_row_table(_: &str) -> String {
     let mut out = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n          ".to_owned();
     (0..8).for_each(|col| out.push_str(&format!("{col:>10}")));

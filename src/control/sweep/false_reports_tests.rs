@@ -1,9 +1,9 @@
-//! Nodes that report falsely: in every probe, stream and role, with wrong numbers, wrong
-//! names and wrong tables, held against what is really wrong in the scenario.
+//! Nodes that report falsely: in every probe, stream and role, with wrong numbers, wrong names and
+//! wrong tables, compared with the real faults of the scenario.
 //!
-//! One such node changes what is said of itself. No node of another domain may get a
-//! worse verdict for it, and none of its own may be degraded or failed. Fixed seeds run
-//! with all tests; `FABRICGATE_FALSE_REPORTS` says how many of each fleet to run.
+//! Such a node changes its own verdict. It must not worsen the verdict of any node of another
+//! domain, and must not get a node of its own domain degraded or failed. Fixed seeds run with all
+//! tests; `FABRICGATE_FALSE_REPORTS` sets the number of sweeps of each fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ use sim::noise::NoiseKey;
 use sim::scenario::Scenario;
 use sim::scenario_tools::ScenarioTools;
 
-/// A fleet, and what is claimed of it.
+/// A fleet and its claims.
 struct FalseReportFleet {
     scenario: String,
     claims: Claims,
@@ -43,7 +43,7 @@ struct FalseReportFleet {
     profile: Profile,
 }
 
-/// What a sweep of it came to.
+/// The result of a sweep.
 struct FalseReportSweep {
     verdicts: Verdicts,
     actions: ActionPlan,
@@ -70,7 +70,7 @@ impl FalseReportFleet {
         )
     }
 
-    /// Eight boxes that share two rails, each a domain of its own.
+    /// Eight boxes that share two rails, each in a domain of its own.
     fn boxes(fault: &str) -> Self {
         let network =
             "title = \"boxes\"\n[noise]\nsigma = 0.002\n[network]\nrails = 2\nleaf_nodes = 4\n";
@@ -116,7 +116,7 @@ impl FalseReportFleet {
         self.claims.domains.iter().flat_map(|d| d.nodes.clone()).collect()
     }
 
-    /// One sweep with its second look; `report` changes what a reading printed.
+    /// One sweep with its confirm stage; `report` changes the output of a reading.
     fn sweep(
         &self,
         seed: u64,
@@ -219,10 +219,9 @@ impl FalseReportFleet {
     }
 }
 
-/// What a node reports in place of what it measured.
+/// How a node falsifies its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FalseReportKind {
-    /// All rates times a factor.
     Rates,
     /// The rates of the other end's rows, or of one rank, times a factor.
     Rows,
@@ -236,19 +235,19 @@ enum FalseReportKind {
     OtherTest,
     /// The output of another tool.
     OtherTool,
-    /// Names of two nodes exchanged.
+    /// The names of two nodes are swapped.
     Names,
-    /// Half of it.
+    /// The first half.
     Cut,
-    /// Nothing, or what no parser knows.
+    /// Nothing, or text that no parser knows.
     Garbage,
-    /// An exit code, and complaints on standard error.
+    /// An exit code, and error messages on standard error.
     Fails,
-    /// It never ends.
+    /// The process never ends.
     Hangs,
     /// States of peers: of IMEX, cliques, links.
     States,
-    /// Words around the numbers: settings, devices, versions.
+    /// Text around the numbers: settings, devices, versions.
     Settings,
 }
 
@@ -269,28 +268,26 @@ const REPORTS: &[FalseReportKind] = &[
     FalseReportKind::Settings,
 ];
 
-/// In which of its steps a node reports falsely.
+/// The steps in which a node reports falsely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FalseReportTiming {
     Always,
-    /// Where it runs the command, or is another of those that take part.
+    /// Steps whose command this node runs (`true`), or in which it is another participant.
     First(bool),
-    /// Where this node takes part too.
+    /// Steps with this node.
     With,
     Once,
-    /// In one stage only.
     Stage(u8),
-    /// In one kind of step.
+    /// Steps with this number of nodes.
     Nodes(usize),
 }
 
-/// One node that reports falsely.
 #[derive(Debug)]
 struct FalseReporter {
     node: NodeName,
     report: FalseReportKind,
     when: FalseReportTiming,
-    /// The node it speaks about.
+    /// The node that the false reports name.
     about: NodeName,
     key: NoiseKey,
     done: bool,
@@ -332,7 +329,7 @@ impl FalseReporter {
         }
     }
 
-    /// Changes what a step printed, where this node took part in it.
+    /// Changes the output of a step with this node.
     fn falsify_output(&mut self, step: &PlanStep, reading: u32, ran: &mut Ran) {
         let is_here = step.nodes.contains(&self.node);
         let wanted = match self.when {
@@ -354,7 +351,7 @@ impl FalseReporter {
         let peer = other.map_or(self.about.as_str(), NodeName::as_str);
         let who =
             pick(key.with_name("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
-        let said = match self.report {
+        let output = match self.report {
             FalseReportKind::Rates => scale_rows(&text, factor, |_| true),
             FalseReportKind::Rows => {
                 let lowest = if step.nodes[0] == self.node { 4 } else { 0 };
@@ -436,15 +433,16 @@ impl FalseReporter {
                 .replace("rank", "Rank")
                 .replace("65536", "64"),
         };
-        ran.stdout.bytes = said.into_bytes();
+        ran.stdout.bytes = output.into_bytes();
     }
 }
 
-/// What false reports must not change. Two nodes together may blame one of their domain.
+/// The verdicts that false reports must not change. Two nodes together may get one of their own
+/// domain blamed.
 fn find_worse_verdicts(
     fleet: &FalseReportFleet,
     faulty: &[&NodeName],
-    guilty: Option<&NodeName>,
+    faulty_node: Option<&NodeName>,
     (control, swept): (&FalseReportSweep, &FalseReportSweep),
 ) -> Vec<String> {
     let homes: BTreeSet<&DomainName> =
@@ -452,7 +450,7 @@ fn find_worse_verdicts(
     let before: BTreeMap<&NodeName, Outcome> =
         control.verdicts.nodes.iter().map(|it| (&it.node, it.outcome)).collect();
     let mut wrong = Vec::new();
-    let is_free = |node: &NodeName| !faulty.contains(&node) && guilty != Some(node);
+    let is_free = |node: &NodeName| !faulty.contains(&node) && faulty_node != Some(node);
     for verdict in swept.verdicts.nodes.iter().filter(|it| is_free(&it.node)) {
         let inside = homes.contains(fleet.domain_of_node(&verdict.node));
         if inside && 1 < faulty.len() {
@@ -478,54 +476,54 @@ fn find_worse_verdicts(
             wrong.push(format!("found {} at {node}: {}", found.class, found.summary));
         }
     }
-    if let Some(guilty) = guilty.filter(|node| !homes.contains(fleet.domain_of_node(node))) {
+    if let Some(faulty) = faulty_node.filter(|node| !homes.contains(fleet.domain_of_node(node))) {
         let of = |swept: &FalseReportSweep| {
-            swept.verdicts.nodes.iter().find(|it| it.node == *guilty).map(|it| it.outcome)
+            swept.verdicts.nodes.iter().find(|it| it.node == *faulty).map(|it| it.outcome)
         };
         if of(swept) != of(control) {
-            wrong.push(format!("{guilty} is {:?} and was {:?}", of(swept), of(control)));
+            wrong.push(format!("{faulty} is {:?} and was {:?}", of(swept), of(control)));
         }
         let acts =
-            |swept: &FalseReportSweep| swept.actions.actions.iter().any(|it| it.node == *guilty);
-        // A node that reports falsely of itself may take a place in a budget.
-        let waits = swept.actions.withheld.iter().any(|it| it.budget && it.what == guilty.as_str());
+            |swept: &FalseReportSweep| swept.actions.actions.iter().any(|it| it.node == *faulty);
+        // The falsely reporting node itself may use up a budget.
+        let waits = swept.actions.withheld.iter().any(|it| it.budget && it.what == faulty.as_str());
         if acts(control) && !acts(swept) && !waits {
             let withheld =
                 swept.actions.withheld.iter().map(|it| format!("{}: {}", it.what, it.why));
             let why = swept.actions.frozen.clone().into_iter().chain(withheld).collect::<Vec<_>>();
             let why = why.join("; ");
-            wrong.push(format!("nothing is proposed for {guilty} any more: {why}"));
+            wrong.push(format!("nothing is proposed for {faulty} any more: {why}"));
         }
     }
     wrong
 }
 
-/// Runs so many sweeps of a fleet in which some nodes report falsely.
-fn run_false_reports(fleet: &FalseReportFleet, guilty: Option<&str>, count: u64, seed: u64) {
-    let guilty = guilty.map(NodeName::from);
+/// Runs `count` sweeps of a fleet in which some nodes report falsely.
+fn run_false_reports(fleet: &FalseReportFleet, faulty_node: Option<&str>, count: u64, seed: u64) {
+    let faulty_node = faulty_node.map(NodeName::from);
     let control = fleet.sweep(seed, |_, _, _| {});
     let known: Vec<String> = control
         .verdicts
         .nodes
         .iter()
-        .filter(|it| it.outcome != Outcome::Pass && guilty.as_ref() != Some(&it.node))
+        .filter(|it| it.outcome != Outcome::Pass && faulty_node.as_ref() != Some(&it.node))
         .map(|it| format!("{}: {}", it.node, it.reason))
         .collect();
-    assert!(known.is_empty(), "the fleet itself: {known:?}");
+    assert!(known.is_empty(), "without false reports: {known:?}");
     let nodes: Vec<NodeName> =
-        fleet.nodes().into_iter().filter(|node| guilty.as_ref() != Some(node)).collect();
+        fleet.nodes().into_iter().filter(|node| faulty_node.as_ref() != Some(node)).collect();
     let refs: Vec<&NodeName> = nodes.iter().collect();
     let mut wrong = Vec::new();
     for trial in 0..count {
         let key = NoiseKey::from_seed(seed).with_name("trial").with_part(trial);
         let node = pick(key.with_name("node"), &refs);
         let mut faulty = FalseReporter::new(fleet, node, key);
-        let told =
+        let reporter =
             format!("{} {:?} {:?} about {}", faulty.node, faulty.report, faulty.when, faulty.about);
         let swept =
             fleet.sweep(seed, |step, reading, ran| faulty.falsify_output(step, reading, ran));
-        for what in find_worse_verdicts(fleet, &[node], guilty.as_ref(), (&control, &swept)) {
-            wrong.push(format!("{trial}: {told}: {what}"));
+        for what in find_worse_verdicts(fleet, &[node], faulty_node.as_ref(), (&control, &swept)) {
+            wrong.push(format!("{trial}: {reporter}: {what}"));
         }
     }
     let count = wrong.len();
@@ -533,7 +531,7 @@ fn run_false_reports(fleet: &FalseReportFleet, guilty: Option<&str>, count: u64,
     assert!(wrong.is_empty(), "{count}:\n{}", wrong.join("\n"));
 }
 
-/// The same with two nodes of a domain that say the same of a third one.
+/// The same with two nodes of a domain that report the same about a third one.
 fn run_paired_false_reports(fleet: &FalseReportFleet, count: u64, seed: u64) {
     let control = fleet.sweep(seed, |_, _, _| {});
     let mut wrong = Vec::new();
@@ -546,41 +544,41 @@ fn run_paired_false_reports(fleet: &FalseReportFleet, count: u64, seed: u64) {
         let of = |more: usize| &nodes[(at + more) % nodes.len()];
         let [first, second, about] = [of(0), of(1), of(2)];
         let mut both = [first, second].map(|node| FalseReporter::about(node, about, key));
-        let told =
+        let reporters =
             format!("{first} and {second} {:?} {:?} about {about}", both[0].report, both[0].when);
         let swept = fleet.sweep(seed, |step, reading, ran| {
             both.iter_mut().for_each(|faulty| faulty.falsify_output(step, reading, ran));
         });
         for what in find_worse_verdicts(fleet, &[first, second], None, (&control, &swept)) {
-            wrong.push(format!("{trial}: {told}: {what}"));
+            wrong.push(format!("{trial}: {reporters}: {what}"));
         }
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// How many sweeps of each fleet.
+/// The number of sweeps of each fleet.
 fn trial_count(few: u64) -> u64 {
-    let said = std::env::var("FABRICGATE_FALSE_REPORTS").ok();
-    said.and_then(|said| said.parse().ok()).unwrap_or(few)
+    let count = std::env::var("FABRICGATE_FALSE_REPORTS").ok();
+    count.and_then(|count| count.parse().ok()).unwrap_or(few)
 }
 
 #[test]
-fn one_node_that_reports_falsely_makes_no_other_domain_worse() {
+fn one_false_reporter_worsens_no_other_domain() {
     run_false_reports(&FalseReportFleet::racks(""), None, trial_count(12), 1);
 }
 
 #[test]
-fn one_box_that_reports_falsely_makes_no_other_box_worse() {
+fn one_falsely_reporting_box_worsens_no_other_box() {
     run_false_reports(&FalseReportFleet::boxes(""), None, trial_count(12), 2);
 }
 
 #[test]
-fn two_nodes_that_report_falsely_make_no_other_domain_worse() {
+fn two_false_reporters_worsen_no_other_domain() {
     run_paired_false_reports(&FalseReportFleet::racks(""), trial_count(8), 4);
 }
 
 #[test]
-fn what_is_really_wrong_is_found_beside_a_false_report() {
+fn a_real_fault_is_found_despite_a_false_report() {
     let lost = "[[fault]]\nkind = \"lost-links\"\ngpu = \"b3:1\"\ncount = 2\n";
     run_false_reports(&FalseReportFleet::racks(lost), Some("b3"), trial_count(12), 3);
 }

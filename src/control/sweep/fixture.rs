@@ -12,10 +12,10 @@ use model::parse_output::Tool;
 use model::probe::ProbeScope;
 use model::raw_result::{ProcessEnding, RawResult};
 
-/// A tool that ended well.
+/// The ending of a successful tool.
 pub(super) const EXITED_WELL: ProcessEnding = ProcessEnding::Exited { code: 0 };
 
-/// A step of one node: two readings, and a third where they do not decide.
+/// A step of one node: two readings, and a third if they do not decide.
 pub(super) fn step(number: usize) -> PlanStep {
     PlanStep {
         step: number,
@@ -56,13 +56,13 @@ pub(super) fn plan(numbers: &[usize]) -> Plan {
     }
 }
 
-/// How a reading of a step ended; its output has a name.
+/// A reading of a step with this ending; its output has a name.
 pub(super) fn result(number: usize, reading: u32, ending: ProcessEnding) -> RawResult {
     let stdout = Some(format!("raw/{number}-{reading}"));
     RawResult { ending, stdout, ..blank_result(&step(number), reading, Vec::new()) }
 }
 
-/// The folder of a run that was ended while these were all of its results.
+/// The folder of a run that was interrupted with these results.
 pub(super) fn write_run(runs: &Path, plan: &Plan, results: &[RawResult]) -> RunFolder {
     let folder = RunFolder::create(runs, "r").expect("made");
     let run = serde_json::json!({

@@ -1,8 +1,7 @@
-//! What was planned and did not come back is unknown, whatever the judge says
-//! of the rest.
+//! Planned measurements without a result are unknown, whatever the judge finds in the others.
 //!
-//! Pure. The judge sees outputs only; that one is missing, and why, is known
-//! here. A gap never improves a verdict and never blames a node.
+//! Pure. The judge sees outputs only; this module knows which outputs are missing and why. A gap
+//! never improves a verdict and never blames a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +16,14 @@ use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, LocusKind, NodeVerdict, Outcome, UnknownEntry, Verdicts};
 
-/// Something that should be known and is not.
+/// A planned measurement without a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasurementGap {
-    /// The nodes that are not wholly measured because of it.
+    /// The nodes that it leaves partly unmeasured.
     pub nodes: Vec<NodeName>,
-    /// What is not known.
+    /// The unknown measurement.
     pub subject: UnknownSubject,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
@@ -52,8 +51,8 @@ pub fn find_gaps(
             why: skipped.why.clone(),
         });
     }
-    // A reading beyond the planned ones was asked for because those did not
-    // decide: where it failed, what it should have said is not known either.
+    // A reading beyond the planned ones was needed because those did not decide: if it fails, its
+    // result is unknown too.
     let further = |step: &PlanStep| {
         let taken = results.range((step.step, step.readings)..=(step.step, u32::MAX));
         taken.map(|((_, reading), _)| *reading).collect::<Vec<u32>>()
@@ -90,12 +89,12 @@ pub fn find_gaps(
     gaps
 }
 
-/// Who has done nothing about a step of two nodes that failed: where one of them is found
-/// failed, the other, if the same probe came back from it with a third node.
+/// Clears one node of a failed pair: if the other node is found failed, and the same probe came
+/// back from the first one with a third node.
 #[derive(Debug)]
 struct PartnerEvidence<'r> {
     failed: BTreeSet<&'r NodeName>,
-    /// From which nodes runs with others came back, by probe and rail.
+    /// The nodes whose runs with other nodes came back, by probe and rail.
     returned: BTreeSet<(&'r str, Option<&'r str>, &'r NodeName)>,
 }
 
@@ -114,7 +113,7 @@ impl<'r> PartnerEvidence<'r> {
         }
     }
 
-    /// The nodes that are not wholly measured because a step failed.
+    /// The nodes that a failed step leaves partly unmeasured.
     fn affected_nodes(&self, step: &PlanStep) -> Vec<NodeName> {
         let came = |node: &NodeName| {
             self.returned.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
@@ -130,7 +129,7 @@ impl<'r> PartnerEvidence<'r> {
     }
 }
 
-/// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
+/// Adds gaps to verdicts: each is listed, and a node with one cannot pass.
 pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementGap]) {
     if gaps.is_empty() {
         return verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
@@ -168,7 +167,7 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
     verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
-/// A node of which the judge has not heard, before its first gap is reported.
+/// The verdict of a node without a verdict of the judge, before its first gap is reported.
 fn unmeasured_verdict(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
     let (outcome, reason) = (Outcome::Pass, String::new());
     NodeVerdict {
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partner_of_a_failed_node_has_no_gap_once_the_probe_came_back_from_it() {
+    fn the_partner_of_a_failed_node_has_no_gap_once_its_other_pairs_succeed() {
         let nodes: Vec<NodeName> = ["n1", "n2"].map(NodeName::from).into();
         let mut plan = fixture::plan(&[0]);
         plan.rounds[0].steps[0].nodes = nodes.clone();
@@ -243,7 +242,7 @@ mod tests {
         };
         let bad = found("n1", Outcome::Failed, LocusKind::Rail);
         let broken = ProcessEnding::Exited { code: 1 };
-        for (results, said, left) in [
+        for (results, verdicts, left) in [
             (vec![ran(&["n2", "n3"], None, EXITED_WELL)], &bad, 1),
             (vec![ran(&["n2", "n3"], Some("rail1"), EXITED_WELL)], &bad, 2),
             (vec![ran(&["n2", "n3"], None, broken)], &bad, 2),
@@ -260,7 +259,7 @@ mod tests {
                 2,
             ),
         ] {
-            let gaps = find_gaps(&plan, &results, &[], said);
+            let gaps = find_gaps(&plan, &results, &[], verdicts);
             assert!(gaps.iter().all(|gap| gap.nodes == nodes[..left]), "{gaps:?} {results:?}");
             assert_eq!(gaps.len(), 2);
         }
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_nobody_judged_is_there_as_unknown_and_in_order() {
+    fn a_node_without_a_verdict_is_listed_as_unknown_and_in_order() {
         let mut verdicts = verdicts(Outcome::Pass);
         apply_gaps(&mut verdicts, &Claims::default(), &[gap("n1"), gap("n1")]);
         let nodes: Vec<(&str, Outcome)> =
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_reading_that_hangs_is_a_gap_and_one_that_was_not_needed_is_none() {
+    fn a_further_reading_is_a_gap_only_if_it_was_needed_and_hung() {
         let plan = fixture::plan(&[0, 1]);
         let mut results: Vec<RawResult> = [(0, 0), (0, 1), (1, 0), (1, 1)]
             .map(|(step, reading)| fixture::result(step, reading, EXITED_WELL))

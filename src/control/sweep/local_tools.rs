@@ -1,5 +1,5 @@
-//! Readings that are answered in this process, in the place of nodes: placeholders are
-//! filled and outputs are kept as those of nodes are.
+//! Readings that this process answers instead of nodes: placeholders are filled and outputs are
+//! kept like those of nodes.
 
 use super::placeholders;
 use super::placeholders::{PlaceholderEnd, PlaceholderValues};
@@ -54,7 +54,7 @@ fn run_tool(
     })
 }
 
-/// As much of an output as is kept of any.
+/// The part of an output that is kept, as for every output.
 fn truncate_output(mut bytes: Vec<u8>, capture: usize) -> CapturedStream {
     let dropped = bytes.len().saturating_sub(capture);
     bytes.truncate(capture);

@@ -71,13 +71,13 @@ pub use confirm_stage::ConfirmSettings;
 pub use progress::SweepProgress;
 pub use run_judgement::{judge_run, plan_coverage};
 
-/// The present moment, RFC 3339 with milliseconds.
+/// The current time, RFC 3339 with milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the coordinator is where the clock is read")]
 pub fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
-/// A moment as documents show it.
+/// The serialized form of a time.
 pub fn format_timestamp(moment: jiff::Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
@@ -111,13 +111,13 @@ pub struct SweepRequest<'a> {
     pub plan: &'a Plan,
     /// The request that the plan and its confirmation are made from.
     pub request: &'a PlanRequest<'a>,
-    /// How to reach nodes.
+    /// How the coordinator reaches nodes.
     pub launcher: &'a Launcher,
-    /// How workers are started.
+    /// The parameters for starting workers.
     pub program: &'a WorkerProgram,
     /// Tools of this process that answer instead of nodes.
     pub tools: Option<Arc<dyn ToolBackend>>,
-    /// How long a worker may take to answer.
+    /// The maximum time until a worker answers.
     pub connect_timeout: Duration,
     /// How suspicions are confirmed.
     pub confirm: &'a ConfirmSettings,
@@ -133,18 +133,18 @@ pub struct SweepRequest<'a> {
     pub run_location: RunLocation<'a>,
     /// Shows the events of the sweep.
     pub progress: SweepProgress,
-    /// Run the plan again and again; `None` runs it once.
+    /// Repeats the plan; `None` runs it once.
     pub repeat: Option<LoadRepeat>,
 }
 
-/// How often a plan of load is run.
+/// How long to repeat a load plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadRepeat {
     /// No pass starts after this time.
     pub duration: Duration,
 }
 
-/// The folder of a run.
+/// The run folder to write.
 #[derive(Clone, Copy, Debug)]
 pub enum RunLocation<'a> {
     /// A new folder in this one.
@@ -156,7 +156,7 @@ pub enum RunLocation<'a> {
 /// The result of a complete or partial sweep.
 #[derive(Debug)]
 pub struct SweepResult {
-    /// Everything a report shows.
+    /// All data of a report.
     pub run: Run,
     /// Its folder.
     pub folder: RunFolder,
@@ -164,45 +164,45 @@ pub struct SweepResult {
     pub partial: bool,
     /// Some tool or node could not be reached.
     pub out_of_reach: bool,
-    /// How often the plan was run to its end.
+    /// The number of completed passes of the plan.
     pub passes: u32,
-    /// How long its rounds took.
+    /// The duration of its rounds.
     pub took: Duration,
 }
 
 impl SweepResult {
-    /// A run that was carried out before.
+    /// The result of an earlier run.
     pub fn from_earlier_run(run: Run, folder: RunFolder) -> Self {
         let (partial, out_of_reach) = (false, false);
         Self { run, folder, partial, out_of_reach, passes: 1, took: Duration::ZERO }
     }
 }
 
-/// Why a sweep could not be carried out at all.
+/// The reason why a sweep cannot run at all.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// The run folder cannot be written.
     #[error("the run cannot be recorded")]
     Record(#[from] RecordError),
-    /// Another process writes there.
+    /// Another process holds the lock.
     #[error("{}: another fabricgate is at work on this run", path.display())]
     Locked {
         /// The folder.
         path: PathBuf,
     },
-    /// Nothing is left to do.
+    /// Every reading is complete.
     #[error("{}: this run is complete", path.display())]
     Complete {
         /// The folder.
         path: PathBuf,
     },
     /// The stored run that should answer cannot be read.
-    #[error("what should answer in the place of nodes cannot be read")]
+    #[error("the stored run to replay cannot be read")]
     ReplaySource(#[source] RecordError),
-    /// No node answered. The run folder is that of a run that can be gone on with.
+    /// No node answered. The run folder can be resumed.
     #[error("{why}")]
     Unreachable {
-        /// Why, and where that is configured.
+        /// The reason, and the setting to check.
         why: String,
     },
     /// The runtime cannot be started.
@@ -269,7 +269,7 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
     }
 }
 
-/// Writes what the run starts from: record, claims, scenario and plan.
+/// Writes the inputs of the run: record, claims, scenario and plan.
 fn write_inputs(sweep: &SweepRequest<'_>, folder: &RunFolder) -> Result<RunRecord, RecordError> {
     let mut record = RunRecord {
         format: store::RUN_FORMAT.to_owned(),
@@ -313,7 +313,7 @@ fn write_inputs(sweep: &SweepRequest<'_>, folder: &RunFolder) -> Result<RunRecor
     Ok(record)
 }
 
-/// A locked run folder, and what an earlier attempt left in it.
+/// A locked run folder, and the results of an earlier attempt.
 #[derive(Debug)]
 struct OpenRun {
     folder: RunFolder,
@@ -353,16 +353,15 @@ fn open_run(sweep: &SweepRequest<'_>) -> Result<OpenRun, SweepError> {
 struct SweepRounds {
     confirm: Option<Plan>,
     interrupted: bool,
-    /// The plan with all of its passes, where it was run again.
+    /// The plan with all of its passes, if it was repeated.
     repeated: Option<Plan>,
     passes: u32,
     took: Duration,
-    /// Why nothing was run: no node answered.
+    /// No node answered, so nothing ran.
     no_reachable_node: Option<NoReachableNode>,
 }
 
 impl SweepRounds {
-    /// Ended before anything was run.
     fn empty(confirm: Option<Plan>, no_reachable_node: Option<NoReachableNode>) -> Self {
         let (passes, took) = (0, Duration::ZERO);
         Self { confirm, interrupted: true, repeated: None, passes, took, no_reachable_node }
@@ -390,7 +389,7 @@ async fn run_all_rounds(
             tokio::select! {
                 workers = start => {
                     no_reachable_node = workers.explain_unreachable().await;
-                    // Where no node answers, one sentence at the end replaces the remarks.
+                    // If no node answers, one sentence at the end replaces the remarks.
                     for remark in workers.start_remarks().await.iter().filter(|_| no_reachable_node.is_none()) {
                         sweep.progress.report(SweepEvent::WorkerRemark(remark));
                     }
@@ -470,7 +469,7 @@ async fn run_all_rounds(
     Ok(SweepRounds { confirm, interrupted, repeated, passes, took, no_reachable_node: None })
 }
 
-/// How far a run came.
+/// The progress of a run.
 #[derive(Debug)]
 struct RunProgress<'p> {
     plan: Cow<'p, Plan>,
@@ -550,9 +549,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_was_ended_where_it_was_is_judged_by_all_that_was_planned() {
+    fn an_interrupted_repeated_run_is_judged_by_the_whole_plan() {
         let dir = tempfile::tempdir().expect("a folder");
-        // Two passes were planned, and one reading of the first is there.
+        // Two passes were planned, and one reading of the first exists.
         let results = [fixture::result(0, 0, fixture::EXITED_WELL)];
         let folder = fixture::write_run(dir.path(), &fixture::plan(&[0, 1]), &results);
         let reached = RunProgress::read_from_disk(&folder).expect("readable");

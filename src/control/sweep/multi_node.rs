@@ -1,9 +1,9 @@
-//! One reading of a probe that every node of a step takes part in: the same
-//! command on all of them, their exchanges, and one outcome made of all.
+//! One reading of a probe in which every node of a step takes part: the same command on all of
+//! them, their exchanges, and one combined outcome.
 //!
-//! Who cannot be reached, ends, or keeps the others waiting is gone on the board
-//! with the reason, and the others go on as long as enough are left to measure
-//! anything. What exchanges carry is passed on and kept nowhere.
+//! A node that is unreachable, ends, or keeps the others waiting is expelled from the board with
+//! the reason, and the others continue while enough are left to measure anything. The content of
+//! exchanges is forwarded and never stored.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,11 +27,10 @@ use node::exec::CapturedStream;
 use node::probes::exchange_group::ExchangeGroup;
 use readers::outputs::text;
 
-/// Bytes of each output that every node may keep in any case: a document of
-/// ours has some 100 KB in a rack of 72.
+/// Bytes of each output that every node may keep in any case: fabricgate's document has some 100 KB
+/// in a rack of 72.
 const MIN_CAPTURE_BYTES: usize = 1 << 20;
 
-/// A node's part.
 enum NodePart<'w> {
     Running(RunningOrder<'w>),
     Ended(OrderOutcome),
@@ -43,18 +42,17 @@ struct MultiNodeReading<'w> {
     parts: Vec<NodePart<'w>>,
     board: ExchangeGroup,
     start: Instant,
-    /// Failures in the order of their time.
+    /// Failures in order of time.
     failures: Vec<(usize, String)>,
     /// Nodes whose worker accepted no order.
     absent: Vec<usize>,
-    /// Fewest parts that measure anything.
+    /// The minimum number of parts for a measurement.
     min_parts: usize,
-    /// All parts are being ended: by a signal, or because too few are left.
+    /// All parts are stopping: after a signal, or because too few are left.
     is_ending: bool,
 }
 
-/// Runs a command on all nodes of a step. `shown` becomes what the first of them
-/// really ran.
+/// Runs a command on all nodes of a step. `shown` gets the command that the first of them ran.
 pub(super) async fn run_on_all_nodes(
     reading: &ReadingRequest<'_>,
     argv: &[String],
@@ -95,7 +93,7 @@ pub(super) async fn run_on_all_nodes(
     }
     let given = workers.iter().zip(orders).map(|(worker, order)| async move {
         let (worker, Some(order)) = (worker.as_ref().map_err(Clone::clone)?, order) else {
-            return Err("has nothing to do".to_owned());
+            return Err("has no command".to_owned());
         };
         worker.start_order(order).await
     });
@@ -145,7 +143,7 @@ fn build_node_order(
         let environment = (!named).then_some(&worker.environment);
         Some(PlaceholderEnd { node: &nodes[at], environment })
     };
-    // Where two take part, each is the other's peer.
+    // In a pair, each is the other's peer.
     let peer = if nodes.len() == 2 { end(1 - at) } else { None };
     let own = end(at).ok_or_else(|| format!("{} is out of reach", nodes[at]))?;
     let with = PlaceholderValues { own, peer, rail: reading.rail, port: reading.port };
@@ -157,7 +155,7 @@ fn build_node_order(
 }
 
 impl MultiNodeReading<'_> {
-    /// Waits until all have ended; true where the run was stopped.
+    /// Waits until all have ended; true if the run was stopped.
     async fn finish(&mut self, stop: &mut watch::Receiver<bool>) -> bool {
         let mut stopped = false;
         self.end_if_too_few().await;
@@ -177,7 +175,7 @@ impl MultiNodeReading<'_> {
         stopped
     }
 
-    /// When the first wait for another node ends.
+    /// When the first wait for another node expires.
     fn next_deadline(&self) -> Instant {
         let due = self.board.next_deadline().map(|due| self.start + due);
         let running = self.parts.iter().filter_map(|part| match part {
@@ -187,7 +185,7 @@ impl MultiNodeReading<'_> {
         running.chain(due).min().unwrap_or_else(Instant::now)
     }
 
-    /// Handles a message of a node's worker; `None` where the worker is gone.
+    /// Handles a message of a node's worker; `None` if the worker is gone.
     async fn handle_message(&mut self, index: usize, message: Option<WorkerMessage>) {
         let Some(NodePart::Running(running)) = self.parts.get_mut(index) else { return };
         let outcome = match message {
@@ -204,7 +202,7 @@ impl MultiNodeReading<'_> {
         }
     }
 
-    /// A part ended: the others are not to wait for it.
+    /// A part ended: the others must not wait for it.
     async fn end_part(&mut self, index: usize, outcome: OrderOutcome) {
         let node = &self.nodes[index];
         let why = match (&outcome.ending, last_error_line(&outcome.stderr.bytes)) {
@@ -214,7 +212,7 @@ impl MultiNodeReading<'_> {
             }
             _ => Some(outcome.ending.to_string()),
         };
-        // Whoever was ended by us ended for another reason.
+        // A part that the coordinator stopped ended for another reason.
         let known = self.is_ending || self.failures.iter().any(|(at, _)| *at == index);
         if let Some(why) = why.as_ref().filter(|_| !known) {
             self.failures.push((index, format!("{node}: {why}")));
@@ -225,8 +223,8 @@ impl MultiNodeReading<'_> {
         self.end_if_too_few().await;
     }
 
-    /// Ends what is left where too few ever ran for a result: a node that is busy
-    /// or has no tool leaves a pair without a second end.
+    /// Stops the rest if too few ever ran for a result: a node that is busy or lacks the tool
+    /// leaves a pair without a second end.
     async fn end_if_too_few(&mut self) {
         let ran = |part: &&NodePart<'_>| match part {
             NodePart::Running(_) => true,
@@ -237,7 +235,7 @@ impl MultiNodeReading<'_> {
         }
     }
 
-    /// Ends a part that the board has expelled.
+    /// Stops a part that the board has expelled.
     async fn end_expelled(&mut self, index: usize) {
         if self.failures.iter().any(|(at, _)| *at == index) {
             return;
@@ -251,7 +249,7 @@ impl MultiNodeReading<'_> {
         send_stop(running).await;
     }
 
-    /// Passes answers on, to all at the same time.
+    /// Forwards replies to all nodes concurrently.
     async fn deliver(&mut self, answers: Vec<(usize, ExchangeReply)>) {
         let mut sends = Vec::new();
         for (index, answer) in answers {
@@ -268,7 +266,6 @@ impl MultiNodeReading<'_> {
         join_all(sends).await;
     }
 
-    /// Ends all that still run.
     async fn end_all(&mut self) {
         self.is_ending = true;
         let running = self.parts.iter_mut().filter_map(|part| match part {
@@ -278,7 +275,7 @@ impl MultiNodeReading<'_> {
         join_all(running.map(send_stop).collect()).await;
     }
 
-    /// Looks for those whose time is over.
+    /// Stops parts whose deadline has passed.
     async fn check_deadlines(&mut self) {
         let late = self.board.expire(self.start.elapsed());
         for index in late.gone {
@@ -289,7 +286,7 @@ impl MultiNodeReading<'_> {
         for index in 0..self.parts.len() {
             let NodePart::Running(running) = &mut self.parts[index] else { continue };
             if running.deadline() <= now {
-                // Its worker should have ended it long ago.
+                // Its worker should have stopped it long before.
                 running.kill();
                 let mut outcome = running.lost_outcome();
                 if !self.is_ending && !self.failures.iter().any(|(at, _)| *at == index) {
@@ -300,7 +297,6 @@ impl MultiNodeReading<'_> {
         }
     }
 
-    /// One outcome of all.
     fn into_outcome(self, interrupted: bool) -> OrderOutcome {
         let outcomes: Vec<OrderOutcome> = self
             .parts
@@ -343,8 +339,8 @@ impl MultiNodeReading<'_> {
     }
 }
 
-/// How all of it ended: as a hang where one hung, as never started where too few
-/// were, and else by the first that went wrong.
+/// The combined ending: a hang if one hung, never started if too few were, and otherwise the first
+/// failure.
 fn combine_endings(
     outcomes: &[OrderOutcome],
     (wrong, absent): (&[(usize, String)], &[usize]),
@@ -361,7 +357,7 @@ fn combine_endings(
     if started < least {
         return match &outcomes[*first].ending {
             ProcessEnding::Busy { .. } => (ProcessEnding::Busy { why: why.clone() }, None),
-            // The tool is looked for in its place, see `otherwise`.
+            // The alternative tool replaces it, see `otherwise`.
             ProcessEnding::Missing { program } => {
                 (ProcessEnding::Missing { program: program.clone() }, Some(why.clone()))
             }
@@ -394,7 +390,7 @@ fn was_started(ending: &ProcessEnding) -> bool {
     )
 }
 
-/// Tells a process to end.
+/// Sends a process the stop message.
 async fn send_stop(running: &mut RunningOrder<'_>) {
     running.shorten_deadline();
     if running.send_stop().await.is_err() {
@@ -406,7 +402,7 @@ fn interrupted_outcome() -> OrderOutcome {
     OrderOutcome { ending: ProcessEnding::Interrupted, ..OrderOutcome::not_started(String::new()) }
 }
 
-/// Adds lines with their node in front, as log collectors put it.
+/// Appends lines with their node in front, as log collectors do.
 fn prefix_lines(into: &mut Vec<u8>, node: &NodeName, bytes: &[u8]) {
     let decoded = text::decode(bytes);
     for line in decoded.lines() {
@@ -453,7 +449,7 @@ mod tests {
 
     const LOST: usize = 1;
 
-    /// How three nodes that ended so end together, where the second went wrong.
+    /// The combined ending of three nodes, of which the second ended so.
     fn ending_of_three(second: ProcessEnding, least: usize) -> (ProcessEnding, Option<String>) {
         let well = || ProcessEnding::Exited { code: 0 };
         let why = format!("n2: {second}");
@@ -464,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_went_wrong_is_named_and_what_the_others_printed_counts() {
+    fn a_failed_node_is_named_and_the_outputs_of_the_others_count() {
         let partly = |second| match ending_of_three(second, 2) {
             (ProcessEnding::Partly { why }, None) => why,
             other => panic!("{other:?}"),
@@ -476,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_a_hang_and_too_few_are_none() {
+    fn a_hang_stays_a_hang_and_too_few_parts_count_as_not_started() {
         let (ending, complaint) = ending_of_three(ProcessEnding::TimedOut, 2);
         assert_eq!(
             (ending, complaint),
@@ -488,11 +484,7 @@ mod tests {
         let lost = ProcessEnding::not_started("gone");
         assert_eq!(ending_of_three(lost, 3).0, ProcessEnding::not_started(why()));
         let missing = ProcessEnding::Missing { program: "x".to_owned() };
-        assert_eq!(
-            ending_of_three(missing.clone(), 3).0,
-            missing,
-            "so that it is measured otherwise"
-        );
+        assert_eq!(ending_of_three(missing.clone(), 3).0, missing, "so that the alternative runs");
         assert_eq!(
             ending_of_three(ProcessEnding::Exited { code: 127 }, 2).0,
             ProcessEnding::Exited { code: 127 }
@@ -500,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_their_node_in_front() {
+    fn lines_start_with_their_node() {
         let mut text = Vec::new();
         prefix_lines(&mut text, &"n1".into(), b"a\n\nb");
         prefix_lines(&mut text, &"n2".into(), b"");

@@ -1,8 +1,8 @@
-//! How much of what tools print is kept in the run folder: all of what a parser reads,
-//! head and tail of what none does, within a share for each set of nodes, a sum for the
-//! run, and what the file system has left.
+//! How much of the tools' output the run folder keeps: all output that a parser reads, head and
+//! tail of the rest, within a share for each set of nodes, a sum for the run, and the free space of
+//! the file system.
 //!
-//! A node that floods uses up its own share: what others print is kept all the same.
+//! A node that floods uses up its own share: the outputs of others are kept.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,24 +20,24 @@ use node::exec::CapturedStream;
 /// Bytes at the head and at the tail of an output that no parser reads.
 const EXCERPT_BYTES: usize = 64 << 10;
 
-/// What is longer than both by less than this is kept as it is: the line between them
-/// takes some room too.
+/// An output that exceeds both by less than this is kept whole: the line between them takes some
+/// room too.
 const EXCERPT_SLACK_BYTES: usize = 4 << 10;
 
-/// Bytes for each node of a step, shared by all steps of the same nodes. The outputs of a
-/// node come to less than a megabyte, those of a rack to some ten.
+/// Bytes for each node of a step, shared by all steps of the same nodes. The outputs of a node
+/// total less than a megabyte, those of a rack some ten.
 const STEP_NODE_BYTES: u64 = 32 << 20;
 
-/// Bytes for each node of a run, and for a run of few nodes. One node takes part in as
-/// many pairs as its domain has nodes: with all their shares it uses less than this.
+/// Bytes for each node of a run, and for a run of few nodes. One node takes part in as many pairs
+/// as its domain has nodes: with all their shares it uses less than this.
 const RUN_NODE_BYTES: u64 = 128 << 20;
 const RUN_BYTES: u64 = 4 << 30;
 
-/// Free bytes of the file system that outputs leave: the journal, results and reports
-/// need some megabytes. At most a twentieth of the file system.
+/// Free bytes that outputs leave on the file system: the journal, results and reports need some
+/// megabytes. At most a twentieth of the file system.
 const FREE_SPACE_RESERVE: u64 = 512 << 20;
 
-/// Bytes of a file system: free for us, and in all.
+/// Bytes of a file system: available to this process, and in total.
 #[derive(Clone, Copy, Debug)]
 struct DiskSpace {
     free: u64,
@@ -51,13 +51,13 @@ impl DiskSpace {
         Some(Self { free: bytes(stats.f_bavail), total: bytes(stats.f_blocks) })
     }
 
-    /// What outputs may still take of it.
+    /// The bytes that outputs may still take.
     fn available_for_outputs(self) -> u64 {
         self.free.saturating_sub(FREE_SPACE_RESERVE.min(self.total / 20))
     }
 }
 
-/// The room of one run.
+/// The space of one run.
 #[derive(Debug)]
 pub(super) struct OutputBudget {
     folder: PathBuf,
@@ -72,7 +72,7 @@ pub(super) struct OutputBudget {
 }
 
 impl OutputBudget {
-    /// The room in this folder for a run of so many nodes.
+    /// The space in this folder for a run of so many nodes.
     pub(super) fn new(folder: &Path, nodes: usize) -> Self {
         let run = RUN_BYTES.max(RUN_NODE_BYTES.saturating_mul(nodes as u64));
         Self::with_limits(folder, STEP_NODE_BYTES, run)
@@ -83,8 +83,8 @@ impl OutputBudget {
         Self { folder, share, run, used: 0, shares: BTreeMap::new(), is_full_reported: false }
     }
 
-    /// Reads an output, and cuts what is not kept out of it: what is read is what the
-    /// folder will hold. Returns a reason once the file system is nearly full.
+    /// Reads an output, and removes the part that is not kept: the parser reads exactly the content
+    /// of the folder. Returns a reason once the file system is nearly full.
     pub(super) fn read_output(
         &mut self,
         step: &PlanStep,
@@ -102,7 +102,7 @@ impl OutputBudget {
         result: &mut RawResult,
         outcome: &mut OrderOutcome,
     ) -> (Option<ToolRecording>, Option<String>) {
-        // What a stored run dropped is dropped already.
+        // A stored run has dropped its excess already.
         let before = [&outcome.stdout, &outcome.stderr].map(|it| it.dropped);
         let read = |result: &RawResult, outcome: &OrderOutcome| {
             step_outputs::read_output(step, result, &outcome.stdout.bytes, &outcome.stderr.bytes)
@@ -112,7 +112,7 @@ impl OutputBudget {
             let troubles = |stderr: &[u8]| readers::outputs::parse_streams(&[], stderr).problems;
             let (all, short) =
                 (&outcome.stderr.bytes, head_and_tail(&outcome.stderr.bytes, EXCERPT_BYTES));
-            // Errors between head and tail are read: they stay.
+            // Errors between head and tail would be lost: then all of it stays.
             cut = troubles(all) == troubles(&short)
                 && shorten_stream(&mut outcome.stderr, EXCERPT_BYTES);
         }
@@ -160,7 +160,7 @@ impl OutputBudget {
     }
 }
 
-/// Keeps the ends of what was printed; false where it is short.
+/// Keeps the head and tail of an output; false if it is short.
 fn shorten_stream(stream: &mut CapturedStream, end: usize) -> bool {
     let all = stream.bytes.len();
     let slack = if end == 0 { 0 } else { EXCERPT_SLACK_BYTES };
@@ -172,7 +172,7 @@ fn shorten_stream(stream: &mut CapturedStream, end: usize) -> bool {
     true
 }
 
-/// Head and tail, and between them what was there.
+/// Head and tail, and between them a line with the size and digest of the whole.
 fn head_and_tail(bytes: &[u8], end: usize) -> Vec<u8> {
     let digest = Sha256::digest(bytes);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -211,7 +211,7 @@ mod tests {
         OutputBudget::new(Path::new("/nowhere"), 18)
     }
 
-    /// A table that a parser reads, and a flood of lines behind it.
+    /// A table that a parser reads, followed by a flood of lines.
     fn table(flood: usize) -> Vec<u8> {
         let begin = "nvbandwidth Version: v0.8\n\nRunning host_to_device_memcpy_ce.\n\
             memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     55.50\n\n\
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_no_parser_reads_head_and_tail_are_kept_with_size_and_digest() {
+    fn unparsed_output_keeps_head_tail_size_and_digest() {
         let flood = [b"head ".as_slice(), &vec![b'x'; 3 << 20], b" tail"].concat();
         let mut outcome = tool_outcome(flood.clone(), flood.clone());
         let mut result = fixture::result(1, 0, EXITED_WELL);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_floods_uses_up_its_own_share_and_no_other() {
+    fn a_flooding_node_uses_up_only_its_own_share() {
         let mut room = budget(64 * KIB, 1 << 40);
         let (mut kept, mut refused) = (0, 0);
         for _ in 0..20 {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_keeps_no_more_than_its_sum_which_no_node_can_use_up_alone() {
+    fn a_run_keeps_at_most_its_sum_which_one_node_cannot_use_up() {
         let mut all = budget(32 * KIB, 256 * KIB);
         let (mut kept, mut refused) = (0, 0);
         for number in 0..40 {
@@ -318,13 +318,13 @@ mod tests {
             refused += u32::from(result.not_kept.is_some());
         }
         assert!(0 < refused && kept <= 256 * KIB + 40 * 200, "{kept}");
-        // Its own tests, those with each other node of a domain of 18, and of all of them.
+        // Its own tests, those with each other node of a domain of 18, and those of all of them.
         let one = STEP_NODE_BYTES + 17 * 2 * STEP_NODE_BYTES + 18 * STEP_NODE_BYTES;
         assert!(one < RUN_BYTES, "{one}");
     }
 
     #[test]
-    fn where_the_file_system_is_nearly_full_nothing_is_kept_and_it_is_said_once() {
+    fn on_a_nearly_full_file_system_nothing_is_kept_and_one_message_is_printed() {
         let mut room = large_budget();
         for (free, all, kept) in [
             (FREE_SPACE_RESERVE + (1 << 20), 1 << 40, true),
@@ -343,7 +343,7 @@ mod tests {
             assert_eq!(result.not_kept.is_none(), kept, "{free} of {all}");
             assert_eq!(disk_full.is_some(), !kept && !reported, "{free} of {all}");
             let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
-            assert_eq!(is_read, kept, "{free} of {all}: what is not kept is not read");
+            assert_eq!(is_read, kept, "{free} of {all}: a dropped output is not read");
             let unknown = result.gap_reason().is_some_and(|why| why.contains("nearly full"));
             assert_eq!(unknown, !kept, "{free} of {all}");
         }

@@ -1,8 +1,8 @@
-//! What the output of a step may speak of: the nodes that took part, and the tests that
-//! were ordered.
+//! The permitted content of a step's output: the nodes that took part, and the tests that were
+//! ordered.
 //!
-//! An output belongs to the node whose channel it came by. A host outside the step, or a
-//! test that its command does not run, is a problem of that node, and none of the others.
+//! An output belongs to the node whose channel it came by. A host outside the step, or a test that
+//! its command does not run, is a problem of that node only.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,23 @@ use model::measurement::Measurement;
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::probe::ProbeScope;
 
-/// The tools of a step: its own, and the one in its place.
+/// The tools of a step: its own, and the alternative.
 pub(super) fn expected_tools(step: &PlanStep) -> Vec<Tool> {
     let instead = step.fallback.as_ref().map(|fallback| fallback.parser);
     std::iter::once(step.parser).chain(instead).collect()
 }
 
-/// Holds what was read to what was ordered. Each dropped part becomes a problem of the
-/// node that sent it.
+/// Restricts an output to the order. Each dropped part becomes a problem of the node that sent it.
 pub(super) fn restrict_to_order(step: &PlanStep, parsed: &mut ParseOutput) {
     let mut dropped = Vec::new();
     drop_unordered_tests(step, parsed, &mut dropped);
-    // Inside a node it is the node's, whatever name it prints.
+    // The output of a single node is about that node, whatever name it prints.
     if 1 < step.nodes.len() {
         drop_foreign_hosts(step, parsed, &mut dropped);
     }
     if step.scope == ProbeScope::Rail {
         drop_odd_network_tables(parsed, &mut dropped);
-        // The step says which rail it ran over.
+        // The step determines the rail.
         parsed.facts.parameters.remove("rail");
         if step.rail.is_none() {
             parsed.facts.parameters.remove("device");
@@ -46,7 +45,7 @@ pub(super) fn restrict_to_order(step: &PlanStep, parsed: &mut ParseOutput) {
 /// Removes measurements and problems of tests that were not ordered.
 fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let Some(tool) = parsed.tool else { return };
-    // The name was taken from the shape of the numbers.
+    // The parser derived the name from the shape of the numbers.
     if parsed.facts.parameters.get("testcase").is_some_and(|how| how == "inferred") {
         return;
     }
@@ -80,9 +79,9 @@ fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut
 enum OrderedTests {
     /// The arguments do not determine it.
     Any,
-    /// These.
+    /// Tests with these names.
     Named(BTreeSet<String>),
-    /// Those whose names begin so.
+    /// Tests with this prefix.
     Prefix(String),
 }
 
@@ -104,7 +103,7 @@ impl OrderedTests {
             }
             _ => BTreeSet::new(),
         };
-        // Tests can be named by number too.
+        // A number can also select a test.
         let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
         if named.is_empty() || named.iter().any(is_number) { Self::Any } else { Self::Named(named) }
     }
@@ -127,8 +126,7 @@ impl OrderedTests {
     }
 }
 
-/// The values behind an option, up to the next one; none where another option names
-/// tests too.
+/// The values of an option, up to the next one; none if another option names tests too.
 fn option_values(argv: &[String], options: &[&str], others: &[&str]) -> BTreeSet<String> {
     if argv.iter().any(|word| others.contains(&word.as_str())) {
         return BTreeSet::new();
@@ -163,8 +161,8 @@ fn file_name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// Drops what is said of hosts that took no part: of an output that gives one of them
-/// ranks, all numbers. Nodes are called as the step calls them.
+/// Drops statements about hosts that took no part; an output that gives one of them ranks loses all
+/// numbers. Nodes get the names of the step.
 fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let known = |host: &str| -> Option<&NodeName> {
         let exact = step.nodes.iter().find(|node| node.as_str() == host);
@@ -203,7 +201,7 @@ fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut V
                 problem.host = Some(node.to_string());
                 true
             }
-            // Ends of a pair over the network are those of the step.
+            // The ends of a network pair are those of the step.
             None if step.scope == ProbeScope::Rail => {
                 problem.host = None;
                 true
@@ -217,7 +215,7 @@ fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut V
     dropped.extend(spoken.into_iter().take(3));
 }
 
-/// Drops tables of the network that have other ends than two.
+/// Drops network tables with more or fewer than two ends.
 fn drop_odd_network_tables(parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let before = parsed.measurements.len();
     parsed.measurements.retain(|measurement| match measurement {
@@ -251,7 +249,7 @@ mod tests {
         }
     }
 
-    /// What nvbandwidth prints of a test with a rank on each of these hosts.
+    /// The output of nvbandwidth for a test with a rank on each of these hosts.
     fn output(hosts: [&str; 2], test: &str) -> String {
         let rank = |(n, host): (usize, &&str)| {
             format!("Process {n} ({host}): device 0: NVIDIA GB200 (00000008:01:00)\n")
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_of_the_step_stays_whole_whatever_suffix_its_hosts_have() {
+    fn an_output_of_the_step_stays_whole_with_any_host_suffix() {
         for hosts in [["n1", "n2"], ["n1.site.example", "n2.site.example"]] {
             let parsed = read(&output(hosts, TEST));
             let named: Vec<&str> = parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
@@ -287,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_node_outside_the_step_is_a_problem_of_the_sender() {
+    fn a_report_about_a_node_outside_the_step_is_a_problem_of_the_sender() {
         let line =
             "Invalid value when checking the pattern at 0x7f00 on n3, rank = 1 in memcpy_kernel.cu";
         let parsed = read(&format!("{}\n{line}\n", output(["n1", "n2"], TEST)));
@@ -319,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_of_a_command_are_those_that_its_words_name() {
+    fn the_tests_of_a_command_are_those_of_its_arguments() {
         let of = |tool, words: &[&str]| {
             let argv: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let tests = OrderedTests::from_argv(tool, &argv);

@@ -1,8 +1,7 @@
-//! The words of a command that only the nodes themselves can say: addresses
-//! and devices on a rail, the port of the serving side, and the node's own name
-//! where several run the same command.
+//! The arguments of a command that only the nodes know: addresses and devices on a rail, the port
+//! of the server, and the node's own name if several nodes run the same command.
 //!
-//! Pure: what workers said about their machines in, words out.
+//! Pure: reports of workers about their machines in, arguments out.
 
 use std::net::IpAddr;
 
@@ -20,7 +19,7 @@ pub(super) struct PlaceholderEnd<'a> {
     pub(super) environment: Option<&'a MachineEnvironment>,
 }
 
-/// What stands in for the placeholders of one side of a step.
+/// The values of the placeholders for one side of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceholderValues<'a> {
     pub(super) own: PlaceholderEnd<'a>,
@@ -29,7 +28,7 @@ pub(super) struct PlaceholderValues<'a> {
     pub(super) port: u16,
 }
 
-/// Devices that exist on many machines and lead nowhere near another node.
+/// Interfaces that exist on many machines and do not lead to other nodes.
 const LOCAL_INTERFACES: &[&str] = &["docker", "virbr", "cni", "veth", "br-", "lxc", "podman"];
 
 /// The command with every placeholder filled.
@@ -48,7 +47,7 @@ pub(super) fn fill_command(
         device = resolve_address(with.own, with.rail)?.0;
     }
     if contains(placeholder::PEER_ADDRESS) {
-        let end = with.peer.ok_or("there is no other node to have an address")?;
+        let end = with.peer.ok_or("the step has no other node whose address could be filled in")?;
         peer = resolve_address(end, with.rail)?.1;
     }
     let port = with.port.to_string();
@@ -64,8 +63,8 @@ pub(super) fn fill_command(
     Ok(argv.iter().map(fill).collect())
 }
 
-/// The device and the address of a node on a rail; without a rail the first
-/// address that leads out of the machine.
+/// The device and the address of a node on a rail; without a rail, the first address that leads out
+/// of the machine.
 fn resolve_address(
     end: PlaceholderEnd<'_>,
     rail: Option<&ClaimedRail>,
@@ -85,7 +84,7 @@ fn resolve_address(
     });
     let mut fitting: Vec<(&String, IpAddr)> =
         all.filter(|(device, ip)| is_routable(*ip) && fits(device, *ip)).collect();
-    // Tools of all ages understand IPv4.
+    // Tools of every age understand IPv4.
     fitting.sort_by_key(|(_, ip)| ip.is_ipv6());
     let has: Vec<&str> = environment.interfaces.keys().map(String::as_str).collect();
     match (fitting.first(), rail) {
@@ -106,7 +105,7 @@ fn resolve_address(
     }
 }
 
-/// In front of a port an IPv6 address stands in brackets (RFC 3986, 3.2.2).
+/// An IPv6 address before a port is in brackets (RFC 3986, 3.2.2).
 fn bracket_ipv6(address: &str) -> String {
     match address.contains(':') {
         true => format!("[{address}]"),
@@ -114,7 +113,7 @@ fn bracket_ipv6(address: &str) -> String {
     }
 }
 
-/// Whether an address is of use beyond its own link.
+/// Whether an address is routable beyond its link.
 fn is_routable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
@@ -176,16 +175,16 @@ mod tests {
             fill_argument(word, &machine, None).expect("filled"),
             "192.168.1.5:4711 192.168.1.5 -"
         );
-        let said = fill_argument(word, &machine, Some(&rail(Some("eth7"), None)))
+        let error = fill_argument(word, &machine, Some(&rail(Some("eth7"), None)))
             .expect_err("no such device");
         assert_eq!(
-            said,
+            error,
             "a has no address on rail rail0, device eth7; its devices: docker0, eth0, eth1"
         );
     }
 
     #[test]
-    fn a_simulated_node_is_called_by_its_name() {
+    fn a_simulated_node_has_its_name_as_address() {
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
         let end = |node| PlaceholderEnd { node, environment: None };
         let rail = rail(Some("eth1"), None);

@@ -1,5 +1,5 @@
-//! The events of a sweep, and how standard error shows them: a bar on a terminal,
-//! plain lines in a log.
+//! The events of a sweep, and their display on standard error: a bar on a terminal, plain lines in
+//! a log.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use model::id::NodeName;
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::ToolRecording;
 
-/// What happens during a sweep.
+/// An event of a sweep.
 #[derive(Debug)]
 pub(super) enum SweepEvent<'a> {
     /// A worker could not start, or runs another version; the line names its nodes.
@@ -40,12 +40,12 @@ pub(super) enum SweepEvent<'a> {
         result: &'a RawResult,
         recording: Option<&'a ToolRecording>,
     },
-    /// A node lacks the tool of a step, and the step's other command ran.
+    /// A node lacks the tool of a step, and the step's alternative command ran.
     ToolMissing {
         step: &'a PlanStep,
         why: &'a str,
     },
-    /// From here on outputs are not kept.
+    /// From here on, outputs are not kept.
     DiskFull {
         why: &'a str,
     },
@@ -54,7 +54,7 @@ pub(super) enum SweepEvent<'a> {
         plan: &'a Plan,
         wait: Duration,
     },
-    /// The first signal: running processes are ended.
+    /// The first signal: running processes are stopped.
     StopRequested {
         signal: &'a str,
     },
@@ -78,7 +78,7 @@ struct ProgressState {
     done: f64,
     rounds: usize,
     ended: usize,
-    /// When the plan was begun, and how much of it was done before.
+    /// The start of the plan, and how much of it was done before.
     start: Option<Instant>,
     before: f64,
     failed: usize,
@@ -99,7 +99,6 @@ impl SweepProgress {
         Self { silent: false, state: Mutex::default() }
     }
 
-    /// Shows an event.
     pub(super) fn report(&self, event: SweepEvent<'_>) {
         match event {
             SweepEvent::WorkerRemark(text) => self.print_line(text),
@@ -118,26 +117,26 @@ impl SweepProgress {
             }
             SweepEvent::ToolMissing { step, why } => {
                 let (probe, location) = (&step.probe, step.location());
-                let itself = "measured by fabricgate itself, here and wherever that is so";
+                let itself = "the built-in probe runs instead, on all nodes without the tool";
                 self.print_line(&format!("{probe} on {location}: {why}; {itself}"));
             }
             SweepEvent::DiskFull { why } => self
-                .print_line(&format!("{why}: outputs are not kept, and what they say is unknown")),
+                .print_line(&format!("{why}: outputs are not kept, and their results are unknown")),
             SweepEvent::ConfirmationRefused(error) => {
                 self.print_line(&format!("not confirming: the plan breaks its own rules: {error}"));
             }
             SweepEvent::ConfirmationPlanned { plan, wait } => self.print_line(&format!(
-                "confirming: {} steps on {} nodes, in {:.0} s, when a passing cause is gone",
+                "confirming: {} steps on {} nodes, in {:.0} s, when transient causes have passed",
                 plan.steps().count(),
                 plan.nodes().len(),
                 wait.as_secs_f64()
             )),
             SweepEvent::StopRequested { signal } => {
-                let text = "ending what runs, keeping what was measured; once more kills";
+                let text = "stopping running processes, keeping results; a second signal kills";
                 self.print_line(&format!("{signal}: {text}"));
             }
             SweepEvent::KillRequested => {
-                self.print_line("killing what runs; what was measured is kept");
+                self.print_line("killing running processes; results are kept");
             }
             SweepEvent::Ended => {
                 if let Some(bar) = self.lock_state().bar.take() {
@@ -268,8 +267,8 @@ impl ProgressState {
     fn remaining_time(&self) -> String {
         let ahead = self.planned - self.done - self.before;
         let spent = self.start.map_or(0.0, |start| start.elapsed().as_secs_f64());
-        // The first rounds give no reliable pace: the plan's own estimate counts until a
-        // tenth of it is done.
+        // The first rounds give no reliable pace: the plan's estimate counts until a tenth of it is
+        // done.
         let pace = if self.planned * 0.1 < self.done { spent / self.done } else { 1.0 };
         match ahead * pace {
             left if left < 0.5 => "done".to_owned(),
@@ -286,7 +285,7 @@ fn format_step_count(count: usize) -> String {
     }
 }
 
-/// A line for a reading that did not go well.
+/// A line for a failed reading.
 fn describe_failure(result: &RawResult, recording: Option<&ToolRecording>) -> Option<String> {
     let how = match (result.gap_reason(), recording) {
         (Some(why), _) => why,
@@ -306,7 +305,7 @@ mod tests {
     use model::raw_result::RESULT_FORMAT;
 
     #[test]
-    fn a_line_says_where_what_how_long_and_how_it_ended() {
+    fn a_line_has_place_probe_duration_and_ending() {
         let mut result = RawResult {
             format: RESULT_FORMAT.to_owned(),
             step: 2,
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_the_pace_once_there_is_one() {
+    fn the_remaining_time_follows_the_pace_once_known() {
         let mut state = ProgressState { planned: 600.0, done: 30.0, ..ProgressState::default() };
         state.start = Instant::now().checked_sub(Duration::from_secs(60));
         assert_eq!(state.remaining_time(), "about 10 min left");

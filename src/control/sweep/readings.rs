@@ -1,6 +1,6 @@
-//! What was measured so far: the readings of a run, found by their step.
+//! The readings of a run so far, indexed by step.
 //!
-//! Pure. Numbers only: the outputs themselves are on disk, not here.
+//! Pure. Parsed numbers only: the outputs are on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use engine::plan::{Plan, PlanStep};
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::ToolRecording;
 
-/// What was measured so far, also before an interruption.
+/// The readings so far, including those before an interruption.
 #[derive(Debug, Default)]
 pub(super) struct RunReadings {
     results: Vec<RawResult>,
@@ -17,7 +17,7 @@ pub(super) struct RunReadings {
     positions: BTreeMap<(usize, u32), ReadingPosition>,
 }
 
-/// Where a reading is in the two lists.
+/// The positions of a reading in the two lists.
 #[derive(Clone, Copy, Debug)]
 struct ReadingPosition {
     result: usize,
@@ -25,7 +25,7 @@ struct ReadingPosition {
 }
 
 impl RunReadings {
-    /// What an earlier attempt left.
+    /// The readings of an earlier attempt.
     pub(super) fn from_earlier_attempt(
         results: Vec<RawResult>,
         recordings: Vec<ToolRecording>,
@@ -40,7 +40,7 @@ impl RunReadings {
         measured
     }
 
-    /// Takes in a reading; one that is taken again replaces the one before.
+    /// Adds a reading; a repeated one replaces the earlier one.
     pub(super) fn insert(&mut self, result: RawResult, recording: Option<ToolRecording>) {
         let key = (result.step, result.reading);
         let known = self.positions.get(&key).copied();
@@ -72,7 +72,7 @@ impl RunReadings {
         self.positions.insert(key, place);
     }
 
-    /// Takes a recording out of the list; those behind it move up.
+    /// Removes a recording from the list; later ones move up.
     fn remove_recording(&mut self, at: usize) {
         self.recordings.remove(at);
         for place in self.positions.values_mut() {
@@ -84,9 +84,9 @@ impl RunReadings {
         }
     }
 
-    /// The readings that need not be taken any more. What was interrupted, or
-    /// never started because the node or its tool was out of reach or in use,
-    /// is worth another attempt, but not behind a tool that hung.
+    /// The readings that are not taken again. An interrupted one, or one that never started because
+    /// the node or its tool was unreachable or busy, is worth another attempt, except after a tool
+    /// that hung.
     pub(super) fn finished_readings(&self) -> BTreeSet<(usize, u32)> {
         let hung = self.hung_steps();
         let is_over = |result: &RawResult| match &result.ending {
@@ -96,7 +96,7 @@ impl RunReadings {
         self.results.iter().filter(|r| is_over(r)).map(|r| (r.step, r.reading)).collect()
     }
 
-    /// The steps whose tool hung, and in which reading first.
+    /// The steps whose tool hung, with the first such reading.
     pub(super) fn hung_steps(&self) -> BTreeMap<usize, u32> {
         let mut hung = BTreeMap::new();
         for result in self.results.iter().filter(|r| r.ending == ProcessEnding::TimedOut) {
@@ -106,13 +106,13 @@ impl RunReadings {
         hung
     }
 
-    /// What was read of a step before this reading, in the order of readings.
+    /// The recordings of a step before this reading, in order of readings.
     pub(super) fn recordings_before(&self, step: &PlanStep, reading: u32) -> Vec<&ToolRecording> {
         let places = self.positions.range((step.step, 0)..(step.step, reading));
         places.filter_map(|(_, place)| self.recordings.get(place.recording?)).collect()
     }
 
-    /// Whether any reading of a plan ran to its end well.
+    /// Whether any reading of a plan succeeded.
     pub(super) fn has_successful_reading(&self, plan: &Plan) -> bool {
         plan.steps().any(|step| {
             let mut places = self.positions.range((step.step, 0)..=(step.step, u32::MAX));
@@ -122,22 +122,20 @@ impl RunReadings {
         })
     }
 
-    /// Whether nothing was taken of any of these steps.
+    /// Whether none of these steps has a reading.
     pub(super) fn has_none_of<'a>(&self, mut steps: impl Iterator<Item = &'a PlanStep>) -> bool {
         steps.all(|s| self.positions.range((s.step, 0)..=(s.step, u32::MAX)).next().is_none())
     }
 
-    /// The readings, in the order they were first taken.
+    /// The readings, in the order in which they were first taken.
     pub(super) fn results(&self) -> &[RawResult] {
         &self.results
     }
 
-    /// What was read.
     pub(super) fn recordings(&self) -> &[ToolRecording] {
         &self.recordings
     }
 
-    /// Both lists.
     pub(super) fn into_parts(self) -> (Vec<RawResult>, Vec<ToolRecording>) {
         (self.results, self.recordings)
     }
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ran_is_tried_again_and_what_failed_is_not() {
+    fn readings_that_never_ran_are_repeated_and_failed_ones_are_not() {
         let mut measured = RunReadings::default();
         let endings = [
             EXITED_WELL,
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_tool_that_hung_nothing_is_tried_again() {
+    fn no_reading_is_repeated_after_a_tool_that_hung() {
         let mut measured = RunReadings::default();
         measured.insert(result(4, 1, ProcessEnding::TimedOut), None);
         measured.insert(result(4, 2, unreachable_ending()), None);
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_is_taken_again_replaces_the_one_before() {
+    fn a_repeated_reading_replaces_the_earlier_one() {
         let mut measured = RunReadings::from_earlier_attempt(
             vec![
                 result(1, 0, EXITED_WELL),
@@ -208,7 +206,7 @@ mod tests {
         };
         assert_eq!(files(&measured, 3), ["raw/3-0"]);
         measured.insert(result(2, 0, EXITED_WELL), None);
-        assert!(files(&measured, 2).is_empty(), "the old output says nothing of the new reading");
+        assert!(files(&measured, 2).is_empty(), "the old output is removed");
         assert_eq!((files(&measured, 1).len(), files(&measured, 3).len()), (1, 1));
         assert_eq!((measured.results().len(), measured.recordings().len()), (3, 2));
         measured.insert(result(2, 0, EXITED_WELL), Some(recording(2, 0)));
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_earlier_readings_decide_about_a_reading() {
+    fn only_earlier_readings_decide_whether_a_reading_is_needed() {
         let mut measured = RunReadings::default();
         for reading in [2, 0, 1] {
             measured.insert(result(5, reading, EXITED_WELL), Some(recording(5, reading)));

@@ -1,5 +1,5 @@
-//! A stored run in the place of nodes: every step is answered with what was
-//! printed then, so that the whole pipeline can run again without nodes.
+//! A stored run instead of nodes: every step gets its stored output, so that the whole pipeline
+//! runs again without nodes.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,27 +20,27 @@ type ReplayKey = (String, Vec<NodeName>, Option<String>, bool);
 /// The readings of one stored step, by their number.
 type ReplayReadings = BTreeMap<u32, RawResult>;
 
-/// The readings of a stored run. Each answers once.
+/// The readings of a stored run. Each is used once.
 #[derive(Debug)]
 pub(super) struct ReplayedRun {
     run: run_reader::StoredRun,
     steps: Mutex<ReplaySteps>,
 }
 
-/// Stored steps and whom they answer.
+/// Stored steps and the steps that they answer.
 #[derive(Debug, Default)]
 struct ReplaySteps {
-    /// Those that answer nobody yet, in their order.
+    /// Stored steps without an assignment, in order.
     unassigned: BTreeMap<ReplayKey, VecDeque<ReplayReadings>>,
-    /// What is left of those that answer a step, by its number.
+    /// The remaining readings of the assigned stored steps, by step number.
     assigned: BTreeMap<usize, ReplayReadings>,
 }
 
 impl ReplayedRun {
-    /// Opens a run. Its outputs stay on disk until they are asked for.
+    /// Opens a run. Its outputs stay on disk until they are needed.
     pub(super) fn open(run: &std::path::Path) -> Result<Self, RecordError> {
         let run = run_reader::open_run(run)?;
-        // One that was taken again after an interruption stands at the end.
+        // A reading that was repeated after an interruption is at the end.
         let mut steps: BTreeMap<usize, (ReplayKey, ReplayReadings)> = BTreeMap::new();
         for result in run.results()? {
             let key = || {
@@ -61,7 +61,7 @@ impl ReplayedRun {
         })
     }
 
-    /// The answer to a reading of a step.
+    /// The stored answer to a reading of a step.
     pub(super) fn replay_reading(
         &self,
         step: &PlanStep,
@@ -104,8 +104,8 @@ impl ReplayedRun {
         (result, outcome)
     }
 
-    /// The same reading of the stored step that answers this one: readings that nobody
-    /// asks for again, behind one that hung, are no answers to the next.
+    /// The same reading of the assigned stored step: skipped readings, such as those after a hang,
+    /// do not answer another step.
     fn next_result(&self, step: &PlanStep, reading: u32) -> Option<RawResult> {
         let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let ReplaySteps { unassigned: left, assigned: taken } = &mut *steps;
@@ -128,7 +128,7 @@ mod tests {
     use crate::sweep::fixture::EXITED_WELL;
 
     #[test]
-    fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
+    fn a_skipped_stored_reading_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
         let not_tried = || ProcessEnding::not_started("not tried: reading 1 hung");
         let results = [
@@ -143,12 +143,12 @@ mod tests {
         });
         let folder = fixture::write_run(dir.path(), &fixture::plan(&[0, 1]), &results);
         let stored = ReplayedRun::open(folder.path()).expect("a run");
-        // Both steps are the same probe on the same node. Behind the first reading,
-        // which hung, the second is not asked for.
+        // Both steps are the same probe on the same node. After the first reading, which hung, the
+        // second is not requested.
         let answer = |step, reading| stored.replay_reading(&fixture::step(step), reading).0.ending;
         assert_eq!(answer(0, 0), ProcessEnding::TimedOut);
         assert_eq!((answer(1, 0), answer(1, 1)), (EXITED_WELL, EXITED_WELL));
-        let ProcessEnding::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
+        let ProcessEnding::NotStarted { why, .. } = answer(1, 2) else { panic!("a reading") };
         assert_eq!(why, "the stored run has no such reading");
     }
 }

@@ -31,28 +31,26 @@ use model::seeded_rng::SeededRng;
 use model::tool_call::ToolBackend;
 use node::exec::CAPTURE;
 
-/// The first port that serving sides are given. Below the range from which
-/// Linux takes ports for clients (32768 and up).
+/// The first port for servers. Below the range of Linux's ephemeral ports (32768 and up).
 const FIRST_PORT: u16 = 20_000;
-/// How many ports are gone through before the first is used again, so that a
-/// port is not asked for while its last connection is still closing.
+/// The number of ports used in turn, so that a port is not reused while its last connection is
+/// still closing.
 const PORT_COUNT: usize = 10_000;
 
-/// Where a run begins among the ports: two runs that share a node take different ones.
+/// The first port of a run: two runs that share a node use different ones.
 pub(super) fn first_port_offset(run_folder: &Path) -> usize {
     let run = run_folder.file_name().unwrap_or_default().to_string_lossy();
     let number = SeededRng::new(0, &run).next_u64() % PORT_COUNT as u64;
     usize::try_from(number).unwrap_or(0)
 }
 
-/// Bytes of output, of both streams, that may be in memory at the same time, when every
-/// tool of a round prints without end.
+/// Bytes of output, of both streams, that may be in memory at the same time when every tool of a
+/// round prints without end.
 const MAX_OUTPUT_MEMORY: usize = 1 << 30;
-/// Bytes of output that are kept in any case: several times what nvbandwidth
-/// prints in a rack, some ten matrices of 72 by 72 cells of ten characters.
+/// Bytes of output that are kept in any case: several times the output of nvbandwidth for a rack,
+/// some ten matrices of 72 by 72 cells of ten characters.
 const MIN_CAPTURE_BYTES: usize = 4 << 20;
 
-/// Where readings come from.
 #[derive(Clone, Debug)]
 pub(super) enum ReadingBackend {
     /// Workers on the nodes.
@@ -69,7 +67,7 @@ impl ReadingBackend {
     }
 }
 
-/// What rounds are run with.
+/// The parameters of all rounds.
 #[derive(Debug)]
 pub(super) struct RoundRunner<'a> {
     pub(super) source: ReadingBackend,
@@ -79,33 +77,32 @@ pub(super) struct RoundRunner<'a> {
     pub(super) stop: watch::Receiver<bool>,
     pub(super) ports: AtomicUsize,
     pub(super) missing_tools: Arc<MissingTools>,
-    /// What of the outputs is kept.
+    /// The limits of the kept outputs.
     pub(super) output_budget: Mutex<OutputBudget>,
 }
 
-/// How the rounds of a plan went.
+/// How the rounds of a plan ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundsEnd {
-    /// Every reading was tried.
+    /// Every reading was attempted.
     Complete,
-    /// A signal stopped it, or the disk refused.
+    /// A signal stopped it, or writing failed.
     Interrupted,
 }
 
-/// How one round went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundEnd {
-    /// Nothing was left to do.
+    /// No reading was left.
     AlreadyDone,
-    /// Something was tried.
+    /// At least one reading was attempted.
     Done,
-    /// The disk refuses.
+    /// Writing to the run folder failed.
     WriteFailed,
 }
 
 impl RoundRunner<'_> {
-    /// Runs the rounds of a plan, without those readings that were taken
-    /// before. Ends early on a stop request or when the disk refuses.
+    /// Runs the rounds of a plan, without the readings that exist already. Ends early on a stop
+    /// request or when writing fails.
     pub(super) async fn run_plan(&self, plan: &Plan, measured: &mut RunReadings) -> RoundsEnd {
         let taken = measured.finished_readings();
         let hung = measured.hung_steps();
@@ -199,8 +196,8 @@ impl RoundRunner<'_> {
                             (result, outcome, None)
                         }
                     };
-                    // The permit is free once the output is on its way to the disk: that
-                    // bounds the outputs that wait for a slow disk.
+                    // The permit is released once the output is queued for the disk: that bounds
+                    // the outputs that wait for a slow disk.
                     Some((step, result, outcome, missing, permit))
                 });
             }
@@ -232,7 +229,7 @@ impl RoundRunner<'_> {
         end
     }
 
-    /// The steps that the readings before this one leave undecided.
+    /// The steps that the earlier readings leave undecided.
     fn undecided_steps(
         &self,
         round: &PlanRound,
@@ -288,7 +285,7 @@ impl RoundRunner<'_> {
     }
 }
 
-/// Bytes of each output that are kept where so many steps run concurrently.
+/// Bytes of each output that are kept if this number of steps runs concurrently.
 fn capture_limit(steps: usize) -> usize {
     (MAX_OUTPUT_MEMORY / 2 / steps.max(1)).clamp(MIN_CAPTURE_BYTES, CAPTURE)
 }
@@ -298,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outputs_are_kept_whole_and_memory_does_not_grow_with_the_number_of_nodes() {
+    fn outputs_stay_whole_and_memory_does_not_grow_with_the_fleet() {
         assert_eq!(
             (capture_limit(0), capture_limit(1), capture_limit(8)),
             (CAPTURE, CAPTURE, CAPTURE)

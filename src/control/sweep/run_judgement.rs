@@ -26,7 +26,7 @@ pub struct RunJudgeInput<'a> {
     pub claims: &'a Claims,
     /// The plan.
     pub plan: &'a Plan,
-    /// The plan of the confirm stage, where there were suspicions.
+    /// The plan of the confirm stage, if there were suspicions.
     pub confirm: Option<&'a Plan>,
     /// The result of every reading.
     pub results: &'a [RawResult],
@@ -106,9 +106,9 @@ pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
     unconnected || result.ending.is_unreachable()
 }
 
-/// How much of the plan came back: tools that ran to their end, well or not.
-/// Readings beyond the planned ones make up for none of those. The node of which most is
-/// missing is left out where others remain: one node alone puts no sweep in doubt.
+/// How much of the plan came back: tools that ran to their end, well or not. Readings beyond the
+/// planned ones do not compensate for missing ones. The node with the most missing readings is left
+/// out if others remain: one node alone does not put a sweep in doubt.
 pub fn plan_coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> PlanCoverage {
     let came = |result: &&RawResult| {
         let ended =
@@ -142,7 +142,7 @@ mod tests {
     use crate::sweep::fixture::EXITED_WELL;
 
     #[test]
-    fn readings_beyond_the_plan_make_up_for_none_that_is_missing() {
+    fn readings_beyond_the_plan_do_not_replace_missing_ones() {
         let unreached = || ProcessEnding::not_started("not reached");
         let results = [
             fixture::result(0, 0, EXITED_WELL),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_from_which_nothing_comes_puts_no_sweep_in_doubt() {
+    fn one_silent_node_does_not_put_a_sweep_in_doubt() {
         let mut plan = fixture::plan(&[0, 1, 2]);
         for (step, node) in plan.rounds.iter_mut().flat_map(|r| &mut r.steps).zip(["a", "b", "c"]) {
             step.nodes = vec![node.into()];

@@ -1,8 +1,7 @@
-//! Writing results into the run folder while the next round is measured.
+//! Writes results into the run folder while the next round is measured.
 //!
-//! One thread writes. A result is on disk, forced, before it counts: a run
-//! that is resumed finds either all of a reading or nothing of it. Nothing is
-//! judged here.
+//! One thread writes. A result is forced to disk before it counts: a resumed run finds either all
+//! of a reading or nothing of it. Nothing is judged here.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,14 +14,14 @@ use model::raw_result::RawResult;
 use model::tool_recording::ToolRecording;
 use node::exec::CapturedStream;
 
-/// Results that may wait for the disk. Beyond that measuring waits, so that
-/// memory does not grow with what tools print.
+/// Results that may wait for the disk. Beyond that, measuring waits, so that memory does not grow
+/// with the output of tools.
 const MAX_QUEUED_READINGS: usize = 256;
 
 /// KiB of outputs that may wait for the disk. Two of the largest fit.
 const MAX_QUEUED_KIB: u32 = 256 << 10;
 
-/// A reading that ended, with what it printed.
+/// A finished reading with its output.
 #[derive(Debug)]
 pub(super) struct FinishedReading {
     pub(super) result: RawResult,
@@ -39,7 +38,7 @@ impl FinishedReading {
     }
 }
 
-/// The writing thread.
+/// The handle of the writing thread.
 #[derive(Debug)]
 pub(super) struct RunWriter {
     sender: mpsc::Sender<(FinishedReading, OwnedSemaphorePermit)>,
@@ -48,7 +47,6 @@ pub(super) struct RunWriter {
 }
 
 impl RunWriter {
-    /// Starts it.
     pub(super) fn start(folder: RunFolder) -> Self {
         let (sender, mut receiver) =
             mpsc::channel::<(FinishedReading, OwnedSemaphorePermit)>(MAX_QUEUED_READINGS);
@@ -69,9 +67,10 @@ impl RunWriter {
         Self { sender, waiting: Arc::new(Semaphore::new(MAX_QUEUED_KIB as usize)), thread }
     }
 
-    /// Hands over a reading; false when the disk refused an earlier one.
+    /// Submits a reading; false if writing an earlier one failed.
     pub(super) async fn submit(&self, ended: FinishedReading) -> bool {
-        // Never closed. Where the disk refused, the permits of what waited come back.
+        // The semaphore is never closed. After a write error, the permits of the waiting readings
+        // return.
         let waiting = Arc::clone(&self.waiting).acquire_many_owned(ended.size_kib()).await;
         let Ok(permit) = waiting else { return false };
         self.sender.send((ended, permit)).await.is_ok()

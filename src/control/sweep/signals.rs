@@ -2,12 +2,12 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that are listened to.
+/// The signals to wait for.
 #[derive(Debug)]
 pub struct StopSignals(Vec<(&'static str, Signal)>);
 
 impl StopSignals {
-    /// Starts to listen.
+    /// Starts listening for the signals.
     pub fn listen() -> Self {
         let kinds = [
             ("interrupted", SignalKind::interrupt()),
@@ -23,7 +23,7 @@ impl StopSignals {
         Self(streams.collect())
     }
 
-    /// The next one; never, where none can be listened to.
+    /// The next signal; never returns if none can be received.
     pub async fn next(&mut self) -> &'static str {
         std::future::poll_fn(|context| {
             for (name, signal) in &mut self.0 {
@@ -55,12 +55,12 @@ mod tests {
     use node::exec;
 
     #[tokio::test]
-    async fn what_was_told_to_ignore_its_terminals_end_is_known_to() {
+    async fn an_ignored_hangup_is_detected() {
         let script = "trap '' HUP; exec cat /proc/self/status";
         let argv = ["sh", "-c", script].map(str::to_owned).into();
         let limit = Duration::from_secs(60);
         let request = exec::ProcessRequest { argv, limit, capture: 1 << 16 };
-        let (_nobody, stop) = watch::channel(false);
+        let (_sender, stop) = watch::channel(false);
         let output = exec::run(&request, stop).await.expect("started").stdout.bytes;
         let status = String::from_utf8(output).expect("text");
         assert!(is_ignored(&status, SignalKind::hangup()), "{status}");

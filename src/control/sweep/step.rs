@@ -1,5 +1,5 @@
-//! One reading of one step: orders to the nodes that take part, one result.
-//! Where the tool is missing, the command that the probe has in its place.
+//! One reading of one step: orders to the nodes that take part, one result. If the tool is missing,
+//! the alternative command of the probe runs.
 //!
 //! The result has the exit status; other modules parse the output.
 
@@ -22,28 +22,27 @@ use model::raw_result::{ProcessEnding, RESULT_FORMAT, RawResult};
 use model::worker_protocol::{ProcessOrder, ReadinessCheck, STEP_VARIABLE};
 use node::exec::child_environment;
 
-/// How long a serving process may take until it listens. Loading CUDA on a
-/// node of eight GPUs takes up to about ten seconds.
+/// The maximum time until a server listens. Loading CUDA on a node of eight GPUs takes up to about
+/// ten seconds.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a serving process may stay after its client has ended.
+/// How long a server may run after its client has ended.
 const SERVER_GRACE_S: f64 = 30.0;
 
-/// One reading to take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadingRequest<'a> {
     pub(super) step: &'a PlanStep,
     pub(super) reading: u32,
     /// The rail, as claimed.
     pub(super) rail: Option<&'a ClaimedRail>,
-    /// A port that no other step of the round has.
+    /// A port that no other step of the round uses.
     pub(super) port: u16,
     /// Bytes of each output stream that are kept.
     pub(super) capture: usize,
 }
 
-/// Takes it. The result does not name its files yet. The last part is why
-/// another command than the probe's own was run.
+/// Takes the reading. The result does not name its files yet. The last part is the reason why the
+/// alternative command ran.
 pub(super) async fn take_reading(
     reading: &ReadingRequest<'_>,
     fleet: &WorkerPool,
@@ -64,7 +63,7 @@ pub(super) async fn take_reading(
     } else if !step.on_all_nodes
         && let Err(why) = fleet.launcher_command(&step.argv, &step.nodes)
     {
-        // No worker could start it that way.
+        // No worker could start the command of the probe.
         instead = Some(why);
     }
     if instead.is_none() {
@@ -122,7 +121,7 @@ fn finish_result(
     (result, outcome, instead)
 }
 
-/// A result of which nothing is known but where it belongs.
+/// A result with only its place.
 pub(super) fn blank_result(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResult {
     RawResult {
         format: RESULT_FORMAT.to_owned(),
@@ -161,7 +160,7 @@ async fn run_on_one_node(
         return Err(OrderOutcome::not_started("the step names no node".to_owned()));
     };
     let own = connect_worker(fleet, first, stop).await?;
-    // A node that takes part and cannot be reached makes the step pointless.
+    // A participant that cannot be reached makes the step pointless.
     let mut peer = None;
     for other in &step.nodes[1..] {
         let worker = connect_worker(fleet, other, stop).await.map_err(|mut outcome| {
@@ -193,7 +192,7 @@ async fn run_on_one_node(
             Ok(listening) if serve.ready == ReadySignal::Line => port = listening,
             Ok(_) => {}
             Err(mut outcome) => {
-                // What the client would have measured is not known.
+                // The client's measurement is unknown.
                 let node = end.node;
                 let why = format!("the serving side on {node}: {}", outcome.ending);
                 outcome.ending = match outcome.ending {
@@ -213,7 +212,7 @@ async fn run_on_one_node(
     }
     let with = PlaceholderValues { own: own_end, peer: peer_end, rail: reading.rail, port };
     let outcome = run_order(reading, words, (fleet, &own), &with, stop, argv).await;
-    // In any case: only this client needs the server.
+    // In every case: only this client needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
     }
@@ -257,7 +256,7 @@ pub(super) fn build_order(reading: &ReadingRequest<'_>, argv: Vec<String>) -> Pr
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);
     let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);
-    // A node's own variables that tools there are to get.
+    // Environment variables of the node that tools there get.
     env.extend(
         child_environment::passed_variables()
             .map(|names| (child_environment::PASS_ENV_VARIABLE.to_owned(), names)),

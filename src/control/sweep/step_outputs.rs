@@ -1,8 +1,8 @@
-//! What a step printed: where it is kept inside the run folder, and what it
-//! says of the nodes and tests that were ordered.
+//! The output of a step: its place inside the run folder, and its content about the nodes and tests
+//! that were ordered.
 //!
-//! `raw/` has the layout of a folder of recorded outputs, so it can be judged
-//! as one. No files are touched here.
+//! `raw/` has the layout of a folder of recorded outputs, so it can be judged as one. No files are
+//! touched here.
 
 use super::output_scope;
 use super::worker::OrderOutcome;
@@ -12,7 +12,7 @@ use model::probe::ProbeScope;
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::{RecordingScope, ToolRecording};
 
-/// Where the numbers of a step belong.
+/// The part that the numbers of a step describe.
 pub fn recording_scope(step: &PlanStep) -> Option<RecordingScope> {
     match (step.scope, step.nodes.as_slice(), &step.domain) {
         (ProbeScope::Node, [node], _) => Some(RecordingScope::Node(node.clone())),
@@ -50,15 +50,15 @@ pub(super) fn set_file_names(step: &PlanStep, result: &mut RawResult, outcome: &
     }
 }
 
-/// A name that is safe inside a file name.
+/// A name that is safe in a file name.
 fn to_file_name(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     name.chars().map(|c| if fits(c) { c } else { '_' }).collect()
 }
 
-/// Reads the output of a step; `None` where there is nothing to read. An
-/// output whose tool did not end well is never complete, whatever it looks
-/// like, and one that was interrupted is taken again, not read.
+/// Parses the output of a step; `None` if there is nothing to parse. The output of a tool that
+/// failed is never complete, even if it appears so, and an interrupted reading is repeated, not
+/// parsed.
 pub fn read_output(
     step: &PlanStep,
     result: &RawResult,
@@ -70,7 +70,7 @@ pub fn read_output(
         return None;
     }
     let gap = result.gap_reason();
-    // Where there is no tool, the shell's words are no error of one.
+    // Without a tool, messages of the shell are not errors of the tool.
     let stderr = if result.ending.is_unreachable() { &[] } else { stderr };
     let sent: Vec<(&str, usize)> = step
         .nodes
@@ -85,13 +85,13 @@ pub fn read_output(
         stderr,
     );
     output_scope::restrict_to_order(step, &mut parsed);
-    let says_nothing = stdout.iter().all(u8::is_ascii_whitespace);
-    if gap.is_some() && says_nothing && parsed.tool.is_none() {
+    let is_blank = stdout.iter().all(u8::is_ascii_whitespace);
+    if gap.is_some() && is_blank && parsed.tool.is_none() {
         return None;
     }
     if result.ending == ProcessEnding::TimedOut {
-        // It waited for a daemon that is not there, as under DRA: what it lists before is
-        // no state of the domain.
+        // It waited for a missing daemon, as under DRA: the states printed before that are not the
+        // state of the domain.
         parsed.facts.imex = None;
     }
     if let Some(why) = gap {

@@ -1,7 +1,7 @@
-//! One worker as the coordinator sees it: started through the launcher,
-//! greeted, given orders, and ended.
+//! One worker from the coordinator's side: started through the launcher, greeted, given orders, and
+//! shut down.
 //!
-//! What travels is in `model::worker`. Nothing here knows what is measured.
+//! `model::worker` defines the messages. This module does not know what is measured.
 
 mod greeting;
 mod sanitizer;
@@ -32,37 +32,36 @@ use node::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionPr
 use node::exec::{CAPTURE, CapturedStream};
 use readers::outputs::text;
 
-/// Lines that a login may print before the worker speaks.
+/// Lines that a login may print before the greeting of the worker.
 const MAX_BANNER_LINES: usize = 200;
 
-/// How much longer than its own limit an order may take until the worker
-/// itself is taken for lost: it needs time to end what it started, and a
-/// large output needs time to travel.
+/// How much longer than its own limit an order may take until the worker counts as lost: it needs
+/// time to end its processes, and a large output needs time to travel.
 const ORDER_GRACE: Duration = Duration::from_secs(30);
 
 /// How long a worker may take to end a process after a stop message.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a worker may take to hear something. One that does not listen for so
-/// long is lost: half a line may be on its way.
+/// The maximum time to write a message to a worker. One that does not read for so long is lost:
+/// half a line may have been sent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a worker may take to exit after a shutdown message.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a worker's messages that may wait to be read: some of its longest lines. A
-/// worker that sends more waits; memory must not grow with the output of a node.
+/// Bytes of a worker's messages that may wait to be read: some of its longest lines. A worker that
+/// sends more has to wait; memory must not grow with the output of a node.
 const MAX_PENDING_BYTES: usize = 4 * LONGEST_LINE;
 
-/// How long it waits. Messages are read as they arrive, except those of the server of a
-/// pair, which sends a line or two: a worker that waits this long sends too much.
+/// How long it waits. Messages are read as they arrive, except those of the server of a pair, which
+/// sends a line or two: a worker that waits this long sends too much.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
-/// A worker that answered.
+/// A worker that sent its greeting.
 #[derive(Debug)]
 pub(super) struct WorkerHandle {
     node: NodeName,
-    /// The machine it runs on.
+    /// The report about its machine.
     pub(super) environment: MachineEnvironment,
     /// Its version of fabricgate.
     pub(super) version: String,
@@ -83,13 +82,12 @@ struct WorkerShared {
 #[derive(Debug, Default)]
 struct PendingOrders {
     waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, WorkerMessage)>>,
-    /// Bytes that arrived and are not read yet.
+    /// Bytes that arrived and are still unread.
     pending_bytes: Arc<AtomicUsize>,
-    /// Why the worker will not answer any more.
+    /// The reason why the worker will not answer any more.
     ended: Option<String>,
 }
 
-/// A running order.
 #[derive(Debug)]
 pub(super) struct RunningOrder<'w> {
     worker: &'w WorkerHandle,
@@ -102,7 +100,7 @@ pub(super) struct RunningOrder<'w> {
     stderr: CapturedStream,
 }
 
-/// Messages of one order that are not read yet.
+/// Unread messages of one order.
 #[derive(Debug)]
 struct OrderMessages {
     receiver: mpsc::UnboundedReceiver<(usize, WorkerMessage)>,
@@ -132,7 +130,7 @@ impl Drop for OrderMessages {
     }
 }
 
-/// An order that came to its end, one way or another.
+/// The outcome of an order that ended in any way.
 #[derive(Debug)]
 pub(super) struct OrderOutcome {
     pub(super) ending: ProcessEnding,
@@ -141,14 +139,14 @@ pub(super) struct OrderOutcome {
     pub(super) stderr: CapturedStream,
     pub(super) load: Option<f64>,
     pub(super) gpus: Vec<String>,
-    /// Bytes of standard output of each node, where every node of a step ran it.
+    /// Bytes of standard output of each node, if every node of a step ran it.
     pub(super) sent: Vec<u64>,
-    /// Its last complaint.
+    /// The last error message.
     pub(super) complaint: Option<String>,
 }
 
 impl OrderOutcome {
-    /// Nothing ran.
+    /// The outcome of an order that did not start.
     pub(super) fn not_started(why: String) -> Self {
         Self {
             ending: ProcessEnding::not_started(why),
@@ -186,7 +184,7 @@ impl WorkerHandle {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: node.to_string(),
         };
-        // A worker that is gone already is found out while reading.
+        // The reader detects a worker that has already ended.
         let _ = input.send(&to_json_line(&hello)).await;
         let hello = match timeout(limit, read_greeting(&mut output)).await {
             Ok(Ok(hello)) => hello,
@@ -224,12 +222,12 @@ impl WorkerHandle {
         })
     }
 
-    /// Whether it still listens.
+    /// Whether the worker still answers.
     pub(super) fn is_alive(&self) -> bool {
         lock(&self.shared.orders).ended.is_none()
     }
 
-    /// Starts an order; its id is filled in.
+    /// Starts an order and fills in its id.
     pub(super) async fn start_order(
         &self,
         order: ProcessOrder,
@@ -237,7 +235,8 @@ impl WorkerHandle {
         // From a plan, which may have been read from a file.
         let limit = Duration::try_from_secs_f64(order.limit_s).ok();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit + ORDER_GRACE));
-        let until = until.ok_or_else(|| format!("{} s is no time limit", order.limit_s))?;
+        let until =
+            until.ok_or_else(|| format!("{} s is not a valid time limit", order.limit_s))?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, line) = mpsc::unbounded_channel();
         let answers = {
@@ -256,7 +255,7 @@ impl WorkerHandle {
         Ok(running)
     }
 
-    /// Lets the worker go; it ends whatever it still runs.
+    /// Shuts the worker down; it ends all of its running processes.
     pub(super) async fn shut_down(&self) {
         let _ = self.send_message(&CoordinatorMessage::Bye).await;
         self.input.lock().await.close();
@@ -266,7 +265,6 @@ impl WorkerHandle {
         }
     }
 
-    /// Ends it without ceremony.
     pub(super) fn kill(&self) {
         lock(&self.shared.process).take();
     }
@@ -279,15 +277,14 @@ impl WorkerHandle {
             }
             Err(_) => {
                 self.kill();
-                Err(format!("the worker on {} does not listen", self.node))
+                Err(format!("the worker on {} does not read its input", self.node))
             }
         }
     }
 }
 
 impl RunningOrder<'_> {
-    /// Waits until a serving process listens; its port. `stop` turning true
-    /// ends it.
+    /// Waits until a server listens, and returns its port. `stop` turning true ends the wait.
     pub(super) async fn wait_until_ready(
         &mut self,
         limit: Duration,
@@ -321,7 +318,7 @@ impl RunningOrder<'_> {
         }
     }
 
-    /// Waits for the end; `stop` turning true brings it about.
+    /// Waits for the end; `stop` turning true stops the process.
     pub(super) async fn finish(mut self, stop: &mut watch::Receiver<bool>) -> OrderOutcome {
         loop {
             tokio::select! {
@@ -329,7 +326,7 @@ impl RunningOrder<'_> {
                     Ok(Some(answer)) => if let Some(outcome) = self.handle_message(answer) { return outcome },
                     Ok(None) => return self.lost_outcome(),
                     Err(_) => {
-                        // It should have ended the process long ago.
+                        // It should have ended the process long before.
                         self.worker.kill();
                         let mut outcome = self.lost_outcome();
                         outcome.ending = ProcessEnding::TimedOut;
@@ -345,7 +342,7 @@ impl RunningOrder<'_> {
         }
     }
 
-    /// Ends it and waits for the end.
+    /// Stops the process and waits for its end.
     pub(super) async fn stop(&mut self) -> OrderOutcome {
         let _ = self.send_stop().await;
         let until = Instant::now() + STOP_TIMEOUT;
@@ -361,32 +358,30 @@ impl RunningOrder<'_> {
         }
     }
 
-    /// Tells it to end.
     pub(super) async fn send_stop(&self) -> Result<(), String> {
         self.worker.send_message(&CoordinatorMessage::Stop { id: self.id }).await
     }
 
-    /// Answers an exchange.
+    /// Sends the reply to an exchange.
     pub(super) async fn send_reply(&self, answer: ExchangeReply) -> Result<(), String> {
         self.worker.send_message(&CoordinatorMessage::Answer { id: self.id, answer }).await
     }
 
-    /// When it counts as lost.
+    /// The time when it counts as lost.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// A stop was sent; after a grace period it counts as lost.
+    /// After a stop message it counts as lost at the end of a grace period.
     pub(super) fn shorten_deadline(&mut self) {
         self.deadline = self.deadline.min(Instant::now() + STOP_TIMEOUT);
     }
 
-    /// Ends its worker without ceremony.
     pub(super) fn kill(&self) {
         self.worker.kill();
     }
 
-    /// The next message about it; `None` once the worker is gone.
+    /// The next message of this order; `None` once the worker is gone.
     pub(super) fn poll_message(
         &mut self,
         context: &mut Context<'_>,
@@ -394,7 +389,7 @@ impl RunningOrder<'_> {
         self.answers.poll_recv(context)
     }
 
-    /// Takes in an answer; the outcome when it was the last.
+    /// Handles a message; returns the outcome if it was the last one.
     pub(super) fn handle_message(&mut self, answer: WorkerMessage) -> Option<OrderOutcome> {
         match answer {
             WorkerMessage::Output { stream, data, .. } => {
@@ -420,7 +415,7 @@ impl RunningOrder<'_> {
     fn build_outcome(&mut self, done: ProcessReport) -> OrderOutcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
-        // The id of another order.
+        // The id belongs to another order.
         stdout.dropped = stdout.dropped.saturating_add(done.stdout_dropped);
         stderr.dropped = stderr.dropped.saturating_add(done.stderr_dropped);
         OrderOutcome {
@@ -435,7 +430,7 @@ impl RunningOrder<'_> {
         }
     }
 
-    /// The worker is gone. What it sent until then is no whole output.
+    /// The worker is gone. The output so far is incomplete.
     pub(super) fn lost_outcome(&mut self) -> OrderOutcome {
         let ended = lock(&self.worker.shared.orders).ended.clone();
         OrderOutcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
@@ -465,7 +460,7 @@ async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>)
                     Ok(WorkerMessage::Fault { why }) => break format!("the worker gave up: {why}"),
                     Ok(answer) => {
                         if !wait_for_room(&shared, line.len()).await {
-                            break "the worker says more than anybody takes in".to_owned();
+                            break "the worker sends more than the coordinator reads".to_owned();
                         }
                         let orders = lock(&shared.orders);
                         let waiting = order_id(&answer).and_then(|id| orders.waiting.get(&id));
@@ -476,9 +471,9 @@ async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>)
                         }
                     }
                     Err(error) => {
-                        // It may quote the message.
+                        // The error may quote the message.
                         let why = clean(&error.to_string());
-                        break format!("the worker said something that is no answer: {why}");
+                        break format!("the worker sent an invalid message: {why}");
                     }
                 }
             }
@@ -487,17 +482,16 @@ async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>)
                 let tail = process.as_ref().map_or(String::new(), SessionProcess::stderr_tail);
                 break with_last_error_line("the worker ended".to_owned(), &tail);
             }
-            Err(error) => break format!("the worker cannot be heard: {error}"),
+            Err(error) => break format!("cannot read from the worker: {error}"),
         }
     };
     let mut orders = lock(&shared.orders);
     orders.ended = Some(why);
-    // Every waiting order learns of it by the end of its channel.
+    // The end of its channel informs every waiting order.
     orders.waiting.clear();
 }
 
-/// Waits until there is room for so many more bytes of messages; false where
-/// that takes too long.
+/// Waits until there is room for so many more bytes of messages; false if that takes too long.
 async fn wait_for_room(shared: &WorkerShared, more: usize) -> bool {
     const STEP: Duration = Duration::from_millis(5);
     let pending = Arc::clone(&lock(&shared.orders).pending_bytes);
@@ -511,8 +505,8 @@ async fn wait_for_room(shared: &WorkerShared, more: usize) -> bool {
     true
 }
 
-/// Adds a piece of output. A part beyond the limit, or one that cannot be
-/// read, counts as dropped, so that the output is not taken for whole.
+/// Appends a piece of output. A part beyond the limit, or an undecodable one, counts as dropped, so
+/// that the output is not taken for whole.
 fn append_output(into: &mut CapturedStream, data: &str, most: usize) {
     let Ok(bytes) = BASE64_STANDARD.decode(data) else {
         into.dropped += data.len() as u64;
@@ -547,7 +541,7 @@ fn to_json_line(what: &CoordinatorMessage) -> Vec<u8> {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nobody panics while holding it.
+    // No holder of the lock panics.
     shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

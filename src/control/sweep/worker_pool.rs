@@ -1,8 +1,8 @@
-//! All workers of a sweep: started side by side, replaced once when they end
-//! early, and let go at the end.
+//! All workers of a sweep: started concurrently, replaced once if they end early, and shut down at
+//! the end.
 //!
-//! A node that cannot be reached delays no other node; what was planned
-//! there is not started, with the reason.
+//! An unreachable node delays no other node; its planned readings are recorded as not started, with
+//! the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +18,10 @@ use engine::report::reason_groups;
 use model::id::NodeName;
 use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
-/// Workers that are started at the same time: each is a process here and a
-/// login there.
+/// Workers that start at the same time: each is a local process and a login on a node.
 const MAX_CONCURRENT_STARTS: usize = 64;
 
-/// How often a worker is started in one sweep. One that ends twice has a
-/// reason that a third does not cure.
+/// How often a worker is started in one sweep. If it ends twice, a third start does not help.
 const MAX_STARTS: u32 = 2;
 
 /// The workers of a sweep.
@@ -59,7 +57,7 @@ impl fmt::Display for NoReachableNode {
 struct WorkerSlot {
     worker: Option<Arc<WorkerHandle>>,
     starts: u32,
-    /// Why there is no worker.
+    /// The reason why there is no worker.
     why: Option<String>,
 }
 
@@ -80,7 +78,7 @@ impl WorkerPool {
         for node in nodes {
             let (fleet, starting) = (Arc::clone(&fleet), Arc::clone(&starting));
             tasks.spawn(async move {
-                // Never closed: without a permit nothing is started.
+                // Never closed; an error would mean that nothing starts.
                 let Ok(_permit) = starting.acquire().await else { return };
                 let _ = fleet.worker(&node).await;
             });
@@ -89,10 +87,10 @@ impl WorkerPool {
         fleet
     }
 
-    /// The worker of a node, started again when it ended early.
+    /// The worker of a node, restarted if it ended early.
     pub(super) async fn worker(&self, node: &NodeName) -> Result<Arc<WorkerHandle>, String> {
         let Some(place) = self.slots.get(node) else {
-            return Err(format!("{node} is no node of this sweep"));
+            return Err(format!("{node} is not a node of this sweep"));
         };
         let mut place = place.lock().await;
         if let Some(worker) = place.worker.as_ref().filter(|worker| worker.is_alive()) {
@@ -120,7 +118,7 @@ impl WorkerPool {
         }
     }
 
-    /// A step's command as this launcher has it.
+    /// A step's command for this launcher.
     pub(super) fn launcher_command(
         &self,
         argv: &[String],
@@ -130,13 +128,13 @@ impl WorkerPool {
         command.map_err(|error| error.to_string())
     }
 
-    /// Whether nodes are called by their names on the network.
+    /// Whether node names serve as network addresses.
     pub(super) fn names_are_addresses(&self) -> bool {
         self.launcher.names_are_addresses()
     }
 
-    /// What the start brought: nodes without a worker and why, and versions
-    /// other than this one. What is alike is one remark.
+    /// The result of the start: nodes without a worker and the reasons, and versions other than
+    /// this one. Equal remarks are merged.
     pub(super) async fn start_remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (node, place) in &self.slots {
@@ -160,7 +158,7 @@ impl WorkerPool {
         folded.map(|alike| format!("{}: {}", alike.whats.join(", "), alike.why)).collect()
     }
 
-    /// Why no node at all has a worker, the reasons folded; `None` where one has.
+    /// The merged reasons why no node has a worker; `None` if one has.
     pub(super) async fn explain_unreachable(&self) -> Option<NoReachableNode> {
         let mut whys = Vec::new();
         for (node, place) in &self.slots {
@@ -175,7 +173,7 @@ impl WorkerPool {
         Some(NoReachableNode { nodes, launcher, why, more: folded.len() })
     }
 
-    /// The nodes that have no worker.
+    /// The nodes without a worker.
     pub(super) async fn nodes_without_worker(&self) -> BTreeSet<NodeName> {
         let mut without = BTreeSet::new();
         for (node, place) in &self.slots {
@@ -201,7 +199,6 @@ impl WorkerPool {
         machines
     }
 
-    /// Lets all workers go.
     pub(super) async fn shut_down(&self) {
         let mut tasks = JoinSet::new();
         for place in self.slots.values() {

@@ -20,14 +20,12 @@ pub(super) struct JobAllocation<'m> {
     pub(super) pieces: Vec<AllocationPiece<'m>>,
     /// GPUs that it uses on every node.
     pub(super) gpus_per_node: u32,
-    /// Notes for the operator.
     pub(super) remarks: Vec<String>,
 }
 
 /// Nodes of a job that reach each other at NVLink speed.
 #[derive(Debug)]
 pub(super) struct AllocationPiece<'m> {
-    /// The name of the domain.
     pub(super) domain: String,
     /// Whether its reachability was measured.
     pub(super) is_measured: bool,

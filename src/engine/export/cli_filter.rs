@@ -11,7 +11,6 @@ use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget
 use crate::place::map::VerifiedMap;
 use model::verdict::Outcome;
 
-/// Target `--to slurm-cli-filter`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-cli-filter",
     about: "a cli_filter.lua for Slurm that advises on --segment, or enforces it",

@@ -23,7 +23,6 @@ use model::text::clean;
 /// another label.
 const EXPORTED_RUN_LABEL: &str = "fabricgate.io/exported-run";
 
-/// Target `--to device-taint-rules`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "device-taint-rules",
     about: "DeviceTaintRules for faulty GPUs, found in the cluster's ResourceSlices",

@@ -16,7 +16,7 @@ use readers::claims::claims_file;
 
 const GPUS: u32 = 4;
 
-/// Two racks of four nodes with two leaves and two rails, everything as it must be.
+/// Two racks of four nodes with two leaves and two rails, everything as expected.
 pub(super) fn racks() -> Run {
     let text = "[[domain]]\nname = \"rack1\"\nnodes = \"n[01-04]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
                 [[domain]]\nname = \"rack2\"\nnodes = \"n[05-08]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
@@ -119,7 +119,6 @@ pub(super) fn find(
     judge(run, node.as_str(), outcome, &format!("{class}: made up"));
 }
 
-/// The verdict on a node.
 pub(super) fn judge(run: &mut Run, node: &str, outcome: Outcome, reason: &str) {
     for verdict in run.verdicts.nodes.iter_mut().filter(|it| it.node.as_str() == node) {
         (verdict.outcome, verdict.reason) = (outcome, reason.to_owned());
@@ -127,7 +126,7 @@ pub(super) fn judge(run: &mut Run, node: &str, outcome: Outcome, reason: &str) {
     run.verdicts.outcome = run.verdicts.outcome.max(outcome);
 }
 
-/// All copies between these nodes and the others of their racks go over another path.
+/// Routes all copies between these nodes and the others of their racks over another path.
 pub(super) fn cut(run: &mut Run, nodes: &[&str]) {
     let is_in =
         |node: &Option<NodeName>| node.as_ref().is_some_and(|it| nodes.contains(&it.as_str()));
@@ -145,7 +144,7 @@ pub(super) fn forget(run: &mut Run, node: &str) {
     judge(run, node, Outcome::Unknown, "its own links were not measured");
 }
 
-/// A node of rack 1 that is confirmed not to be there, and was measured in rack 2.
+/// A node of rack 1 that is confirmed to be absent there, and was measured in rack 2.
 pub(super) fn misplaced() -> Run {
     let mut run = racks();
     cut(&mut run, &["n04"]);

@@ -21,7 +21,6 @@ use model::text::clean;
 
 /// fabricgate's key, in HAMi's schema.
 const SCORES_KEY: &str = "fabricgate.io/node-nvidia-score";
-/// The run behind the scores.
 const RUN_KEY: &str = "fabricgate.io/node-nvidia-score-run";
 /// HAMi's own key.
 const HAMI_KEY: &str = "hami.io/node-nvidia-score";
@@ -31,7 +30,6 @@ const POINTS_PER_LINK: f64 = 100.0;
 /// larger one is a link.
 const NOISE_LINKS: f64 = 0.5;
 
-/// Target `--to hami-scores`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "hami-scores",
     about: "measured scores of GPU pairs in HAMi's schema, and the pairs that HAMi scores higher",

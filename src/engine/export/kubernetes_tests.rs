@@ -212,7 +212,7 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
     let hard = ExportOptions { effect: Some("NoSchedule".to_owned()), ..options };
     assert!(written("device-taint-rules", &hard).contains("effect: NoSchedule"));
 
-    // One in parts, one twice, one nowhere: no rule, and the reason is reported.
+    // One GPU in parts, one twice, one missing: no rule, and the reason is reported.
     let none = |items: serde_json::Value| {
         let text = serde_json::json!({ "items": items }).to_string();
         let options = ExportOptions { slices: Some(text), ..ExportOptions::default() };

@@ -20,7 +20,7 @@ use model::shell_quote;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// The NVLink domain in which a node was measured, whatever its verdict.
+/// The NVLink domain in which a node was measured, regardless of its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";
 /// The clique that all of its GPUs reported during the measurement.
 pub const MEASURED_CLIQUE: &str = "fabricgate.io/measured-clique";
@@ -38,7 +38,6 @@ const RATIO_CLASSES: [(f64, &str); 5] = [
     (0.0, "below-50"),
 ];
 
-/// Target `--to kubernetes-labels`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kubernetes-labels",
     about: "labels of Kubernetes nodes: kubectl commands, and patches",
@@ -103,7 +102,7 @@ fn node_labels(map: &VerifiedMap, node: &NodeName, member: &MapMember) -> Export
     let is_verified = member.is_verified() && !member.is_misplaced && !member.is_apart;
     BTreeMap::from([
         (VERDICT, Some(member.outcome.to_string())),
-        // As the gate writes it: a node that did not pass is verified in no domain.
+        // Like the gate's labels: a node that did not pass is verified in no domain.
         (VERIFIED_DOMAIN, domain.clone().filter(|_| is_verified)),
         (MEASURED_DOMAIN, domain),
         (

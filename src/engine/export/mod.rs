@@ -78,7 +78,7 @@ pub fn find_target(name: &str) -> Option<&'static ExportTarget> {
 }
 
 /// The options of an export in addition to the map. Options that were not given are absent;
-/// [`Target::takes`] lists those that a target reads.
+/// [`ExportTarget::takes`] lists those that a target reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportOptions {
     /// Only these nodes.
@@ -101,7 +101,7 @@ pub struct ExportOptions {
     pub block_size: Option<u32>,
     /// The name of the topology.
     pub topology: Option<String>,
-    /// The filter refuses impossible requests instead of only advising.
+    /// Whether the filter refuses impossible requests instead of only advising.
     pub enforce: bool,
     /// Tensor-parallel ranks.
     pub tp: Option<u32>,
@@ -169,7 +169,6 @@ pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExportRefusal> {
 /// The format of the document.
 pub const MAP_FORMAT: &str = "fabricgate.map/1";
 
-/// Target `--to map`.
 const MAP_TARGET: ExportTarget = ExportTarget {
     name: "map",
     about: "the whole verified map as one JSON document",
@@ -212,7 +211,7 @@ fn select_members<'m>(
     Ok(map.members.iter().filter(is_asked).collect())
 }
 
-/// Refuses unknown names: if one were ignored, a mistyped node would silently stay without its label.
+/// Refuses unknown names: if one were ignored, a mistyped node would silently keep its old labels.
 fn check_known(map: &VerifiedMap, nodes: &BTreeSet<NodeName>) -> Result<(), ExportRefusal> {
     let unknown: Vec<&str> =
         nodes.iter().filter(|it| !map.members.contains_key(*it)).map(NodeName::as_str).collect();

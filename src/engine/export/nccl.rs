@@ -15,7 +15,6 @@ use crate::place::map::{MapOrigin, VerifiedMap};
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// Target `--to nccl-env`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "nccl-env",
     about: "variables of NCCL and HybridEP for an allocation, as shell or JSON",
@@ -26,7 +25,6 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
 /// The format of the JSON form.
 pub const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
 
-/// The documentation of NCCL's variables.
 const NCCL_DOCS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 /// The documentation of HybridEP: section 9.2 of its description, branch hybrid-ep of DeepEP.
 const HYBRID_EP_DOCS: &str =

@@ -14,7 +14,6 @@ use crate::place::map::{MapOrigin, VerifiedMap};
 use model::id::NodeName;
 use model::text::clean;
 
-/// Target `--to ranks`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ranks",
     about: "the order of a job's ranks: JSON, a Slurm or an Open MPI host file",

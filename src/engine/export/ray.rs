@@ -23,7 +23,6 @@ use model::verdict::Outcome;
 const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
 const RANK_RESOURCE: &str = "topo_rank";
 
-/// Target `--to ray`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ray",
     about: "Ray: resources by node (NVLink domain, rank), and a script that starts it",

@@ -1,8 +1,8 @@
 //! Slurm's `topology.yaml` or `topology.conf` with measured blocks.
 //!
 //! Nodes that do not reach each other are in separate blocks, misplaced nodes in the block where
-//! they were measured. Degraded nodes stay (see [`Degraded`]), and unmeasured nodes stay as
-//! claimed, each with a comment. `act::topology` parses and checks the result before it is
+//! they were measured. Degraded nodes stay (see [`DegradedPlacement`]), and unmeasured nodes stay
+//! as claimed, each with a comment. `act::topology` parses and checks the result before it is
 //! returned, and handles changes to an existing file.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,6 @@ use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// Target `--to slurm-topology`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-topology",
     about: "Slurm's topology.yaml or topology.conf, blocks as measured",
@@ -117,7 +116,6 @@ fn check_partitions(
     ))
 }
 
-/// The requested form.
 fn parse_form(options: &ExportOptions) -> Result<Option<TopologyForm>, ExportRefusal> {
     match options.form.as_deref() {
         None => Ok(None),
@@ -180,7 +178,7 @@ fn build_blocks(
             if domain.basis == DomainBasis::Measured && !domain.measured.contains(node) {
                 let how = match member.reach {
                     MeasuredReach::Nothing => "not measured",
-                    // Its own links do not show which nodes it reaches.
+                    // The node's own links do not show which nodes it reaches.
                     MeasuredReach::Inside | MeasuredReach::Across => {
                         "not measured against the others"
                     }

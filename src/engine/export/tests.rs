@@ -72,8 +72,8 @@ fn every_target_says_what_was_measured() {
     insta::assert_snapshot!("slurm-topology-split", text);
 }
 
-/// The cluster's devices, all of them by their UUIDs, as `kubectl get resourceslices -o
-/// json` writes them.
+/// The cluster's devices, each with its UUID, in the format of `kubectl get resourceslices -o
+/// json`.
 fn slices(map: &VerifiedMap) -> String {
     let slice = |(node, member): (&NodeName, &crate::place::map::MapMember)| {
         let devices = member.gpus.iter().filter_map(|(index, gpu)| {
@@ -237,7 +237,7 @@ fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
         "{after}"
     );
     assert!(after.contains("BlockName=rack2 Nodes=n[04-08]\n"), "{after}");
-    // Written again, the header is not written twice.
+    // A second export does not repeat the header.
     let again = export(&fixture::misplaced(), "slurm-topology", &from(&after));
     assert_eq!(String::from_utf8(again.files[0].bytes.clone()).expect("text"), after);
     assert!(refusal(&fixture::racks(), "slurm-topology", &from("{}")).contains("neither"));
@@ -344,7 +344,7 @@ fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
         "{warnings}"
     );
 
-    // Two healthy ones were not measured with each other.
+    // Two healthy GPUs were not measured with each other.
     let mut run = troubled();
     run.cells
         .retain(|cell| cell.src_node != cell.dst_node || cell.src_gpu.max(cell.dst_gpu) != Some(3));

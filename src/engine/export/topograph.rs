@@ -13,7 +13,6 @@ use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 use model::text::clean;
 
-/// Target `--to topograph`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "topograph",
     about: "a model file of NVIDIA's topograph",

@@ -1,9 +1,9 @@
 //! Compares the claims of a run (labels, framework beliefs, ranks) with the measurement, and
 //! reports contradictions between sources.
 //!
-//! A claim is what this module tests. Where the measurement shows which source is right, the
-//! finding names it; otherwise a contradiction leaves the run unknown. Nothing here counts against
-//! a node: this step runs after every node has its verdict.
+//! This module tests claims. If the measurement shows which source is right, the finding names it;
+//! otherwise a contradiction leaves the run unknown. Nothing here counts against a node: this step
+//! runs after every node has its verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,8 +141,8 @@ pub(super) fn judge(
         }
     }
     let members = DomainMembers::new(domains);
-    for told in &claims.disagreements {
-        judge_disagreement(told, domains, &measured, &members, ledger);
+    for disagreement in &claims.disagreements {
+        judge_disagreement(disagreement, domains, &measured, &members, ledger);
     }
 }
 
@@ -164,12 +164,12 @@ impl<'d> DomainMembers<'d> {
     }
 
     /// The first domain that a contradiction names.
-    fn find_domain(&self, told: &Disagreement) -> Option<usize> {
+    fn find_domain(&self, disagreement: &Disagreement) -> Option<usize> {
         let first = |node| self.nodes.range((node, 0)..=(node, usize::MAX)).next();
-        match &told.domain {
+        match &disagreement.domain {
             Some(name) => self.domains.get(name).copied(),
-            None if told.nodes.is_empty() => self.domains.values().min().copied(),
-            None => told.nodes.iter().filter_map(first).map(|(_, at)| *at).min(),
+            None if disagreement.nodes.is_empty() => self.domains.values().min().copied(),
+            None => disagreement.nodes.iter().filter_map(first).map(|(_, at)| *at).min(),
         }
     }
 }
@@ -184,11 +184,11 @@ fn find_measured_parts(
     (!parts.is_empty()).then_some(MeasuredParts { parts, file })
 }
 
-/// The clique that labels and files give a node; `asserted` compares the driver's clique with the
-/// measurement.
+/// The clique that labels and files give a node; `clique_claims` compares the driver's clique with
+/// the measurement.
 fn find_label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricReport)> {
-    let words = claims.nodes.get(node)?.fabric.iter();
-    words
+    let reports = claims.nodes.get(node)?.fabric.iter();
+    reports
         .filter(|f| !matches!(f.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured)))
         .find_map(|f| {
             let uuid = f.cluster_uuid.as_deref().filter(|uuid| !is_unknown_value(Some(uuid)))?;
@@ -224,15 +224,15 @@ fn judge_labels(
     /// Shared by both findings below.
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Clique,
-        "the label of a node names the nodes that it reaches at NVLink speed, and no others",
+        "nodes with the same label reach each other at NVLink speed, and no other nodes",
     );
     let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
     let mut first: Option<&FabricReport> = None;
     for node in &domain.nodes {
-        if let (Some((clique, said)), Some(_)) =
+        if let (Some((clique, report)), Some(_)) =
             (find_label(claims, node), measured.find_part(node))
         {
-            first.get_or_insert(said);
+            first.get_or_insert(report);
             labelled.entry(clique).or_default().push(node);
         }
     }
@@ -241,8 +241,9 @@ fn judge_labels(
     let main =
         labelled.iter().max_by_key(|(_, nodes)| nodes.len()).map(|(clique, _)| clique.clone());
     let Some(main) = main else { return };
-    let home = most_common_part(labelled[&main].iter().filter_map(|node| measured.find_part(node)));
-    let found = |said: String, detail: String| {
+    let main_part =
+        most_common_part(labelled[&main].iter().filter_map(|node| measured.find_part(node)));
+    let found = |summary: String, detail: String| {
         let parts = format!("{} reach each other", describe_parts(measured));
         new_finding(
             Outcome::Degraded,
@@ -250,20 +251,21 @@ fn judge_labels(
             domain_locus(LocusKind::Domain, &domain.name),
             RULE,
         )
-        .with_summary(said)
+        .with_summary(summary)
         .with_evidence(&at, None, detail)
         .with_evidence(&measured.file, None, parts)
     };
     // Different labels, one measured part.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
         let here: Vec<&NodeName> =
-            nodes.iter().copied().filter(|node| measured.find_part(node) == home).collect();
+            nodes.iter().copied().filter(|node| measured.find_part(node) == main_part).collect();
         if here.is_empty() {
             continue;
         }
-        let said = format!(
-            "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled \
-             {main} at NVLink speed: software that keys on the label splits one domain",
+        let summary = format!(
+            "{} {} labelled clique {clique}, but the measurement shows that {} the nodes of {} \
+             that are labelled {main} at NVLink speed: software that keys on the label splits one \
+             domain",
             list_nodes(&here),
             if here.len() == 1 { "is" } else { "are" },
             if here.len() == 1 { "it reaches" } else { "they reach" },
@@ -280,39 +282,39 @@ fn judge_labels(
             }
         });
         if !is_known {
-            ledger.add(found(said, detail));
+            ledger.add(found(summary, detail));
         }
     }
     // One label, several measured parts.
     for (clique, nodes) in &labelled {
-        let home = most_common_part(nodes.iter().filter_map(|node| measured.find_part(node)));
+        let main_part = most_common_part(nodes.iter().filter_map(|node| measured.find_part(node)));
         let away: Vec<&NodeName> =
-            nodes.iter().copied().filter(|node| measured.find_part(node) != home).collect();
+            nodes.iter().copied().filter(|node| measured.find_part(node) != main_part).collect();
         if away.is_empty() {
             continue;
         }
         let detail = format!("{} nodes are labelled {clique} ({at})", nodes.len());
-        let mut told = false;
+        let mut is_reported = false;
         ledger.update_of_domain(&domain.name, |known| {
             let own = known.locus.node.as_ref();
             if is_membership(known) && own.is_none_or(|node| away.contains(&node)) {
                 add_evidence(known, &at, detail.clone());
-                told = true;
+                is_reported = true;
             }
         });
-        if told {
+        if is_reported {
             continue;
         }
-        let said = format!(
-            "{} {} labelled clique {clique} like {} others of {}, and measured, {} them at NVLink \
-             speed: software that keys on the label joins separate domains",
+        let summary = format!(
+            "{} {} labelled clique {clique} like {} others of {}, but the measurement shows that \
+             {} them at NVLink speed: software that keys on the label joins separate domains",
             list_nodes(&away),
             if away.len() == 1 { "is" } else { "are" },
             nodes.len() - away.len(),
             domain.name,
-            if away.len() == 1 { "does not reach" } else { "do not reach" },
+            if away.len() == 1 { "it does not reach" } else { "they do not reach" },
         );
-        ledger.add(found(said, detail));
+        ledger.add(found(summary, detail));
     }
 }
 
@@ -337,7 +339,7 @@ fn is_membership(found: &Finding) -> bool {
     traits_of(&found.class).is_membership
 }
 
-/// Formats the sizes of the parts: `16 and 2 nodes`.
+/// Formats the sizes of the parts: `parts of 16 and 2 nodes`.
 fn describe_parts(measured: &MeasuredParts) -> String {
     let sizes: Vec<String> = measured.parts.iter().map(|part| part.len().to_string()).collect();
     match sizes.split_last() {
@@ -391,16 +393,16 @@ fn judge_belief(
     let certain = !belief.nodes.is_empty();
     let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
     let of_job = if certain { " of its nodes" } else { "" };
-    let said = format!(
-        "{} assumes {ranks} ranks in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} \
-         reach each other at NVLink speed",
+    let summary = format!(
+        "{} assumes {ranks} ranks in one NVLink domain, but only {gpus} GPUs{of_job} in {} reach \
+         each other at NVLink speed in the measurement",
         belief.who, domain.name
     );
     let locus = domain_locus(LocusKind::Domain, &domain.name);
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
     let found = new_finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
         .with_numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
-        .with_summary(said)
+        .with_summary(summary)
         .with_evidence(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
         .with_evidence(&file, None, format!("{gpus} GPUs reach each other"));
     ledger.add(found);
@@ -408,30 +410,31 @@ fn judge_belief(
 
 /// A contradiction between sources: settled by the measurement, or unknown.
 fn judge_disagreement(
-    told: &Disagreement,
+    disagreement: &Disagreement,
     domains: &[DomainRecordings<'_>],
     measured: &[Option<MeasuredParts>],
     members: &DomainMembers<'_>,
     ledger: &mut FindingSet,
 ) {
-    let Some(at) = members.find_domain(told) else { return };
-    match told.severity {
+    let Some(at) = members.find_domain(disagreement) else { return };
+    match disagreement.severity {
         DisagreementSeverity::Note => {}
         DisagreementSeverity::Doubt => {
-            ledger.notes.push(format!("claims ({}): {}", told.class, told.summary));
+            ledger.notes.push(format!("claims ({}): {}", disagreement.class, disagreement.summary));
         }
         DisagreementSeverity::Contradiction => {
             let is_member = |node: &NodeName| members.nodes.contains(&(node, at));
             match settle_disagreement(
-                told,
+                disagreement,
                 &domains[at],
                 (measured[at].as_ref(), is_member),
                 ledger,
             ) {
-                Some(by) => ledger
-                    .notes
-                    .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
-                None => report_unsettled(told, &domains[at], ledger),
+                Some(by) => ledger.notes.push(format!(
+                    "claims ({}): {}; settled: {by}",
+                    disagreement.class, disagreement.summary
+                )),
+                None => report_unsettled(disagreement, &domains[at], ledger),
             }
         }
     }
@@ -439,12 +442,12 @@ fn judge_disagreement(
 
 /// The measured fact that shows which source is right, if one exists.
 fn settle_disagreement(
-    told: &Disagreement,
+    disagreement: &Disagreement,
     domain: &DomainRecordings<'_>,
     (measured, is_member): (Option<&MeasuredParts>, impl Fn(&NodeName) -> bool),
     ledger: &FindingSet,
 ) -> Option<String> {
-    let by = evidence_for(&told.class);
+    let by = evidence_for(&disagreement.class);
     if by == DisagreementEvidence::DomainsMeasured {
         let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
         let here = |f: &&Finding| {
@@ -467,36 +470,40 @@ fn settle_disagreement(
         return None;
     }
     let measured = measured?;
-    let mut nodes = told.nodes.iter().filter(|node| is_member(node)).peekable();
+    let mut nodes = disagreement.nodes.iter().filter(|node| is_member(node)).peekable();
     nodes.peek()?;
     if nodes.any(|node| measured.find_part(node).is_none()) {
         return None;
     }
     Some(if measured.parts.len() == 1 {
-        format!("measured, the nodes of {} reach each other at NVLink speed", domain.name)
+        format!("in the measurement, all nodes of {} reach each other at NVLink speed", domain.name)
     } else {
-        format!("measured, {} is {}", domain.name, describe_parts(measured))
+        format!("in the measurement, {} falls into {}", domain.name, describe_parts(measured))
     })
 }
 
 /// A contradiction that no measurement of this run settles.
-fn report_unsettled(told: &Disagreement, domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
+fn report_unsettled(
+    disagreement: &Disagreement,
+    domain: &DomainRecordings<'_>,
+    ledger: &mut FindingSet,
+) {
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Claims,
         "sources contradict each other, and no measurement shows which one is right",
     );
-    let class = FindingClass::Claim(told.class.clone());
-    if told.domain.is_none() {
-        ledger.add_unknown(UnknownSubject::Other(class.to_string()), told.summary.clone());
+    let class = FindingClass::Claim(disagreement.class.clone());
+    if disagreement.domain.is_none() {
+        ledger.add_unknown(UnknownSubject::Other(class.to_string()), disagreement.summary.clone());
         return;
     }
     let locus = domain_locus(LocusKind::Domain, &domain.name);
-    let summary = match describe_consequence(&told.class) {
-        Some(consequence) => format!("{}; {consequence}", told.summary),
-        None => told.summary.clone(),
+    let summary = match describe_consequence(&disagreement.class) {
+        Some(consequence) => format!("{}; {consequence}", disagreement.summary),
+        None => disagreement.summary.clone(),
     };
     let found = new_finding(Outcome::Unknown, class, locus, RULE).with_summary(summary);
-    ledger.add(told.sides.iter().fold(found, |found, side| {
+    ledger.add(disagreement.sides.iter().fold(found, |found, side| {
         let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
         let copied = match &side.basis {
             ClaimBasis::Copied { from } => format!(" (copied from {from})"),

@@ -47,14 +47,14 @@ pub(super) fn judge(
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
     ledger: &mut FindingSet,
 ) {
-    let shown: Vec<CliqueMembers<'_>> =
+    let cliques: Vec<CliqueMembers<'_>> =
         domains.iter().map(|domain| collect_cliques(domain, ledger)).collect();
-    for ((domain, islands), shown) in domains.iter().zip(judged).zip(&shown) {
+    for ((domain, islands), cliques) in domains.iter().zip(judged).zip(&cliques) {
         let island = islands.iter().map(|(island, _)| island).find(|i| i.node.is_none());
         let parts = island.map(membership::connected_nodes).unwrap_or_default();
-        judge_domain(domain, shown, &parts, ledger);
+        judge_domain(domain, cliques, &parts, ledger);
     }
-    judge_across_domains(domains, &shown, ledger);
+    judge_across_domains(domains, &cliques, ledger);
 }
 
 /// The cliques of a rack-scale domain, by clique ID.
@@ -74,7 +74,7 @@ fn collect_cliques<'d>(
                 [] => {}
                 [one] => nodes.entry(one.clone()).or_default().push((node, &recording.file)),
                 several => {
-                    let said = format!(
+                    let summary = format!(
                         "the GPUs of {node} are in several cliques: {}",
                         several.join(", ")
                     );
@@ -86,10 +86,10 @@ fn collect_cliques<'d>(
                         node_locus(&domain.name, node),
                         rule,
                     );
-                    ledger.add(found.with_summary(said.clone()).with_evidence(
+                    ledger.add(found.with_summary(summary.clone()).with_evidence(
                         &recording.file,
                         None,
-                        said,
+                        summary,
                     ));
                 }
             }
@@ -106,41 +106,41 @@ fn clique_id(fabric: &GpuFabric) -> Option<String> {
 }
 
 /// The clique that most nodes report.
-fn find_main_clique<'s>(shown: &'s CliqueMembers<'_>) -> Option<&'s str> {
-    let all: usize = shown.values().map(Vec::len).sum();
-    let (main, members) = shown.iter().max_by_key(|(_, members)| members.len())?;
+fn find_main_clique<'s>(cliques: &'s CliqueMembers<'_>) -> Option<&'s str> {
+    let all: usize = cliques.values().map(Vec::len).sum();
+    let (main, members) = cliques.iter().max_by_key(|(_, members)| members.len())?;
     (all < members.len() * 2).then_some(main.as_str())
 }
 
 /// Compares the cliques of one claimed domain with its measured `parts`.
 fn judge_domain(
     domain: &DomainRecordings<'_>,
-    shown: &CliqueMembers<'_>,
+    cliques: &CliqueMembers<'_>,
     parts: &[BTreeSet<NodeName>],
     ledger: &mut FindingSet,
 ) {
     let is_one = parts.len() == 1;
-    if let Some((only, members)) = shown.iter().next().filter(|_| shown.len() == 1) {
+    if let Some((only, members)) = cliques.iter().next().filter(|_| cliques.len() == 1) {
         if 1 < parts.len() && 1 < members.len() {
             report_split_clique(domain, only, members, ledger);
         }
         return;
     }
-    if shown.len() < 2 || !domain.spans_nodes() {
+    if cliques.len() < 2 || !domain.spans_nodes() {
         return;
     }
-    let Some(main) = find_main_clique(shown) else {
-        let (class, said) = if is_one {
+    let Some(main) = find_main_clique(cliques) else {
+        let (class, summary) = if is_one {
             let what = "cliques, none of which holds most of its nodes, while its nodes reach each \
                         other at NVLink speed: the cliques are stale";
-            (FindingClass::StaleClique, format!("{} spans {} {what}", domain.name, shown.len()))
+            (FindingClass::StaleClique, format!("{} spans {} {what}", domain.name, cliques.len()))
         } else {
             let what = "cliques, none of which holds most of its nodes";
-            (FindingClass::SplitDomain, format!("{} spans {} {what}", domain.name, shown.len()))
+            (FindingClass::SplitDomain, format!("{} spans {} {what}", domain.name, cliques.len()))
         };
         let locus = domain_locus(LocusKind::Domain, &domain.name);
-        let found = new_finding(Outcome::Failed, class, locus, RULE).with_summary(said);
-        ledger.add(shown.iter().fold(found, |found, (clique, members)| {
+        let found = new_finding(Outcome::Failed, class, locus, RULE).with_summary(summary);
+        ledger.add(cliques.iter().fold(found, |found, (clique, members)| {
             let (node, file) = members[0];
             found.with_evidence(
                 file,
@@ -152,16 +152,16 @@ fn judge_domain(
     };
     // The part that holds most of the nodes that report the main clique, even if another part is
     // larger.
-    let own = &shown[main];
+    let own = &cliques[main];
     let holds = |part: &&BTreeSet<NodeName>| {
         own.len() < own.iter().filter(|(node, _)| part.contains(*node)).count() * 2
     };
     let main_part = parts.iter().find(holds);
-    let others = shown.iter().filter(|(clique, _)| *clique != main);
+    let others = cliques.iter().filter(|(clique, _)| *clique != main);
     for (other, (node, file)) in others.flat_map(|(c, ms)| ms.iter().map(move |m| (c, m))) {
-        let home = main_part.filter(|part| part.contains(node));
-        let said = format!("{node} is in clique {other}, the domain is {main}");
-        let found = match home {
+        let own_part = main_part.filter(|part| part.contains(node));
+        let summary = format!("{node} is in clique {other}, the domain is {main}");
+        let found = match own_part {
             Some(largest) => new_finding(
                 Outcome::Failed,
                 FindingClass::StaleClique,
@@ -169,8 +169,8 @@ fn judge_domain(
                 RULE,
             )
             .with_summary(format!(
-                "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the \
-                 clique is stale, and software that keys on it leaves the node out",
+                "{summary}; in the measurement it reaches the other {} nodes of {} at NVLink \
+                 speed: the clique is stale, and software that keys on it leaves the node out",
                 largest.len() - 1,
                 domain.name
             )),
@@ -180,9 +180,9 @@ fn judge_domain(
                 node_locus(&domain.name, node),
                 RULE,
             )
-            .with_summary(said.clone()),
+            .with_summary(summary.clone()),
         };
-        ledger.add(found.with_evidence(file, None, said));
+        ledger.add(found.with_evidence(file, None, summary));
     }
 }
 
@@ -197,8 +197,8 @@ fn report_split_clique(
     ledger.update_of_domain(&domain.name, |found| {
         let own = members.iter().find(|(node, _)| found.locus.node.as_ref() == Some(*node));
         let (node, file) = own.unwrap_or(&members[0]);
-        let is_anothers = found.locus.node.is_some() && own.is_none();
-        if is_anothers || !traits_of(&found.class).is_membership {
+        let is_of_other_node = found.locus.node.is_some() && own.is_none();
+        if is_of_other_node || !traits_of(&found.class).is_membership {
             return;
         }
         let detail = format!("{node} reports clique {clique}, like {} of its nodes", members.len());
@@ -278,16 +278,16 @@ fn unmeasured_pair_finding(
     let locus =
         Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
-    let said = format!(
-        "{a} and {b} are claimed apart and both report clique {clique}, and nothing was measured \
-         between them: one domain in two claims, or a clique that two fabrics share; a copy \
-         between one node of each settles \
-         it"
+    let summary = format!(
+        "{a} and {b} are claimed as separate domains, both report clique {clique}, and nothing was \
+         measured between them: either two claims describe one domain, or two fabrics share a \
+         clique; a copy between one node of each shows which"
     );
     let rule = RuleKind::Clique.with_terms(
-        "one ClusterUUID and CliqueId are one domain, which only a copy between its nodes proves",
+        "nodes with one ClusterUUID and CliqueId form one domain; only a copy between them proves \
+         it",
     );
-    new_finding(Outcome::Unknown, FindingClass::CliqueShared, locus, rule).with_summary(said)
+    new_finding(Outcome::Unknown, FindingClass::CliqueShared, locus, rule).with_summary(summary)
 }
 
 /// The finding for two claimed domains: the clique they share and the rates read between them.
@@ -306,15 +306,15 @@ fn domain_pair_finding(
         read.iter().min_by(|x, y| (x.0 - middle).abs().total_cmp(&(y.0 - middle).abs()))?;
     let numbers = format!("{} of {} GB/s", format_rate(typical.1), format_rate(typical.2));
     let reached = membership::OTHER_PATH <= middle;
-    let (outcome, class, rule, said) = match (reached, clique) {
+    let (outcome, class, rule, summary) = match (reached, clique) {
         (true, clique) => {
             let by_clique = match clique {
                 Some(clique) => format!("and the driver reports one clique, {clique}"),
                 None => "regardless of their cliques".to_owned(),
             };
-            let said = format!(
-                "{a} and {b} are claimed apart and are one domain: copies between them run at \
-                 {numbers}, {by_clique}"
+            let summary = format!(
+                "{a} and {b} are claimed as separate domains but are one domain: copies between \
+                 them run at {numbers}, {by_clique}"
             );
             // Nothing is broken: both work as claimed, but the domain of a tray is unknown.
             (
@@ -323,11 +323,11 @@ fn domain_pair_finding(
                 RuleKind::Membership.with_terms(
                     "copies between separately claimed domains read below 30 % of NVLink speed",
                 ),
-                said,
+                summary,
             )
         }
         (false, Some(clique)) => {
-            let said = format!(
+            let summary = format!(
                 "{a} and {b} both report clique {clique} and do not reach each other at NVLink \
                  speed ({numbers}): software that keys on the clique merges them"
             );
@@ -337,7 +337,7 @@ fn domain_pair_finding(
                 RuleKind::Clique.with_terms(
                     "nodes of one ClusterUUID and CliqueId reach each other at NVLink speed",
                 ),
-                said,
+                summary,
             )
         }
         (false, None) => return None,
@@ -346,7 +346,7 @@ fn domain_pair_finding(
     files.dedup();
     let found = new_finding(outcome, class, locus, rule)
         .with_numbers(typical.1, typical.2, Unit::GigabytesPerSecond)
-        .with_summary(said);
+        .with_summary(summary);
     let of = |file: &&str| read.iter().filter(|r| r.3 == *file).count();
     let found = files.iter().take(4).fold(found, |found, file| {
         found.with_evidence(file, None, format!("{} copies between {a} and {b}", of(file)))
@@ -361,19 +361,19 @@ fn collect_cross_domain_rates<'d>(
     ledger: &mut FindingSet,
 ) -> CrossDomainRates<'d> {
     let mut rates = CrossDomainRates::new();
-    let mut homes: HostIndex<usize> = HostIndex::default();
+    let mut node_domains: HostIndex<usize> = HostIndex::default();
     for (at, domain) in domains.iter().enumerate() {
-        domain.nodes.iter().for_each(|node| homes.add(node, at));
+        domain.nodes.iter().for_each(|node| node_domains.add(node, at));
     }
     for holder in domains {
-        let mut told = !holder.across_nodes.is_empty();
+        let mut only_cross_domain = !holder.across_nodes.is_empty();
         for recording in &holder.across_nodes {
             let label = fabric_group::gpu_label_resolver(holder, recording, None);
             let end = |text: &str| {
                 let node = label(text)?.node;
-                let home = *homes.find(node.as_str())?.1;
-                let spans = domains[home].platform.is_some_and(Platform::spans_nodes);
-                spans.then_some((home, node))
+                let index = *node_domains.find(node.as_str())?.1;
+                let spans = domains[index].platform.is_some_and(Platform::spans_nodes);
+                spans.then_some((index, node))
             };
             let mut read = 0;
             let bytes = fabric_group::buffer_bytes(recording);
@@ -388,7 +388,7 @@ fn collect_cross_domain_rates<'d>(
                     let (Some(value), Some(expected)) = (value, expected) else { return };
                     if src.name == dst.name {
                         // No other module judges the same-domain pairs of such a run.
-                        told = false;
+                        only_cross_domain = false;
                         return;
                     }
                     read += 1;
@@ -398,9 +398,9 @@ fn collect_cross_domain_rates<'d>(
                     rates.entry(key).or_default().push(one);
                 });
             }
-            told &= 0 < read;
+            only_cross_domain &= 0 < read;
         }
-        if told && holder.nodes.is_empty() {
+        if only_cross_domain && holder.nodes.is_empty() {
             ledger.remove_unknown(&UnknownSubject::domain(&holder.name));
         }
     }

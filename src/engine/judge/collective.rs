@@ -1,8 +1,8 @@
 //! Collectives: a second instrument for a whole node or domain.
 //!
-//! One number cannot localise a fault: a low collective is a finding about the domain (or the node it
-//! ran on), never about its members. An expectation holds for a size, a number of ranks, an algorithm
-//! and a transport; without one the level is not judged, with two that disagree it is unknown.
+//! One number cannot localise a fault: a low collective is a finding about the domain or the node
+//! it ran on, never about its members. An expectation applies to a size, rank count, algorithm and
+//! transport; without one the level is not judged, with two that disagree it is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,11 +129,11 @@ pub(super) fn group_readings<'d>(domain: &'d DomainRecordings<'_>) -> Collective
 /// The path that fabricgate's probe was configured to take, if it differs from the default.
 fn steered_path(recording: &ToolRecording) -> Option<&str> {
     let parameters = &recording.parsed.facts.parameters;
-    let said = |name: &str| parameters.get(name).map(String::as_str);
+    let parameter = |name: &str| parameters.get(name).map(String::as_str);
     let own = recording.parsed.tool == Some(Tool::FabricgateCollective);
     // A rail is measured by disabling every transport except the network.
-    let told = said("asserted").or_else(|| said("NCCL_NET").map(|_| "ib"));
-    told.filter(|path| own && (is_network_path(path) || *path == "p2p"))
+    let forced_path = parameter("asserted").or_else(|| parameter("NCCL_NET").map(|_| "ib"));
+    forced_path.filter(|path| own && (is_network_path(path) || *path == "p2p"))
 }
 
 fn is_network_path(path: &str) -> bool {
@@ -247,8 +247,8 @@ fn judge_runs<'a>(
     let ratio = busbw / expected.busbw;
     let allowed = min_effect(expected);
     let reduces = |e: &&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
-    let says = !named.is_empty() || !algorithms.is_empty();
-    let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
+    let is_logged = !named.is_empty() || !algorithms.is_empty();
+    let is_nvls_off = is_logged && !over_nics && !reduced && expectations.iter().any(reduces);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
         match is_nvls_off {
@@ -323,7 +323,7 @@ impl BestCollectiveRun<'_> {
             let list = algorithms.iter().copied().collect::<Vec<_>>().join(", ");
             names = format!("{names}; algorithm {list}");
         }
-        let said = format!(
+        let summary = format!(
             "{}: busbw {:.1} GB/s, but NCCL reports only {names}: {how}",
             self.what, self.busbw
         );
@@ -332,7 +332,7 @@ impl BestCollectiveRun<'_> {
              where the switches reduce)",
         );
         let mut found =
-            new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
+            new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(summary);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL reports {names}");
         found.with_evidence(&self.recording.file, Some(self.key.testcase), detail)
@@ -347,8 +347,8 @@ impl BestCollectiveRun<'_> {
         let inside = self.key.node.is_some() || self.domain.spans_nodes();
         let nominal = f64::from(links.links) * links.rate;
         let is_far = LARGE <= self.key.bytes && self.busbw < FAR_BELOW * nominal;
-        let asked = self.key.path.is_some_and(is_network_path);
-        (inside && links.switched && is_far && !asked).then(|| {
+        let asked_for_network = self.key.path.is_some_and(is_network_path);
+        (inside && links.switched && is_far && !asked_for_network).then(|| {
             format!(
                 "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU \
                  carry, and no expectation is stated for it: NICs or PCIe may have carried it; \
@@ -402,10 +402,9 @@ impl BestCollectiveRun<'_> {
             a.deciding_share().unwrap_or(0.0).total_cmp(&b.deciding_share().unwrap_or(0.0))
         });
         let Some(worst) = worst else { return };
-        let said = format!(
-            "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): \
-             one of the two instruments is wrong, or the two ran at different times; measure both \
-             again in one \
+        let summary = format!(
+            "{what} reaches its expectation ({} of it), but copies show {} ({}, {}): one of the \
+             two instruments is wrong, or they ran at different times; measure both again in one \
              run",
             format_percent(ratio),
             worst.locus,
@@ -425,13 +424,13 @@ impl BestCollectiveRun<'_> {
         let detail = format!("{what}: {}", format_percent(ratio));
         let mut found =
             new_finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
-                .with_summary(said.clone())
+                .with_summary(summary.clone())
                 .with_evidence(&recording.file, Some(key.testcase), detail);
         found.evidence.extend(worst.evidence.first().cloned());
         if node.is_some() {
-            key.members
-                .iter()
-                .for_each(|member| ledger.add_doubt(member, node_verdicts::no_pass_reason(&said)));
+            key.members.iter().for_each(|member| {
+                ledger.add_doubt(member, node_verdicts::no_pass_reason(&summary))
+            });
         }
         ledger.add(found);
     }
@@ -443,9 +442,9 @@ impl BestCollectiveRun<'_> {
         if members.len() == 1 && 1 < all && traits_of(&finding.class).is_membership {
             return None;
         }
-        let told = finding.deciding_share().unwrap_or(0.0);
+        let finding_share = finding.deciding_share().unwrap_or(0.0);
         let Some(node) = &finding.locus.node else {
-            return (members.len() == all).then_some(told);
+            return (members.len() == all).then_some(finding_share);
         };
         // Only these two nodes use the path between them.
         if finding.locus.kind == LocusKind::Pair || !members.contains(node) {
@@ -458,7 +457,7 @@ impl BestCollectiveRun<'_> {
         let Some((island, fabric)) =
             self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())
         else {
-            return Some(told);
+            return Some(finding_share);
         };
         let is_part = |gpu: usize| {
             let id = &island.gpus[gpu];
@@ -488,7 +487,7 @@ impl BestCollectiveRun<'_> {
             .any(|(a, b)| (a == node && members.contains(b)) || (b == node && members.contains(a)));
         match stats::median(&mut shares) {
             _ if refused => Some(0.0),
-            None if !is_read => Some(told),
+            None if !is_read => Some(finding_share),
             share => share,
         }
     }
@@ -531,7 +530,7 @@ impl BestCollectiveRun<'_> {
                 false => " in the same run",
             });
         }
-        let said = format!(
+        let summary = format!(
             "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
             expected.busbw,
             format_percent(1.0 - ratio)
@@ -549,7 +548,7 @@ impl BestCollectiveRun<'_> {
         ));
         let found = new_finding(Outcome::Degraded, class, self.locus(), &rule)
             .with_numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
-            .with_summary(said);
+            .with_summary(summary);
         self.readings.iter().fold(found, |found, (busbw, recording)| {
             let detail = format!("busbw {busbw:.2} GB/s at {} bytes", self.key.bytes);
             found.with_evidence(&recording.file, Some(self.key.testcase), detail)
@@ -559,8 +558,8 @@ impl BestCollectiveRun<'_> {
 
 /// The distinct values that NCCL logged under this name in these runs.
 fn nccl_values<'r>(readings: &[(f64, &'r ToolRecording)], name: &str) -> BTreeSet<&'r str> {
-    let told = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
-    told.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
+    let values = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
+    values.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
 }
 
 /// The known cause of disabled multi-node NVLink, and how to find it.

@@ -71,8 +71,8 @@ impl<'a> CollectivePeers<'a> {
         Self { medians: medians.collect(), low: BTreeMap::new() }
     }
 
-    /// Excuses a low run that is as fast as on the other nodes: the node stays in doubt and is not
-    /// blamed. Returns whether it did.
+    /// Withholds blame for a low run that is as fast as on the other nodes: the node stays in
+    /// doubt. Returns whether it did so.
     pub(super) fn excuse(
         &mut self,
         domain: &DomainRecordings<'a>,
@@ -130,21 +130,22 @@ impl<'a> CollectivePeers<'a> {
     pub(super) fn report_low(self, ledger: &mut FindingSet) {
         for ((platform, ..), low) in self.low {
             let LowCollective { what, median, expected, nodes, evidence } = low;
-            let said = format!(
+            let summary = format!(
                 "{what} on {nodes} nodes of {platform} is equally low, median {median:.1} of \
                  {expected:.1} GB/s: one shared cause, not {nodes} faults. A version of NCCL or of \
                  the driver, a setting, clocks, or a wrong expectation: repeat the test with \
                  another version"
             );
             let rule = RuleKind::CommonCause.with_terms(
-                "the median of all nodes is below the expectation, and these nodes are no slower",
+                "the median of all nodes is below the expectation, and these nodes reach that \
+                 median",
             );
             let locus = Locus {
                 peer: Some(format!("{platform}, {what}")),
                 ..Locus::new(LocusKind::Instrument)
             };
             let found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, rule)
-                .with_summary(said);
+                .with_summary(summary);
             let mut found = found.with_numbers(median, expected, Unit::GigabytesPerSecond);
             found.evidence = evidence;
             ledger.add(found);

@@ -1,5 +1,5 @@
-//! One cause for many: islands that are all low by the same share have one shared cause, or the
-//! measurement itself is wrong.
+//! One cause for many findings: islands that are all low by the same share have one shared cause,
+//! or the measurement itself is wrong.
 //!
 //! Works on findings about levels; it measures nothing and blames no node.
 
@@ -63,7 +63,7 @@ pub(super) fn judge(
             .map_or(String::new(), |links| {
                 format!(" ({links} missing on each would have the same effect)")
             });
-        let said = format!(
+        let summary = format!(
             "{} of {} {what} of {platform} are equally low, by {}{links}: one shared cause, not \
              separate faults. Clocks, a power limit, a driver, a wrong expectation, or the \
              measurement: repeat the test with another tool or version, or on one of them after a \
@@ -73,14 +73,14 @@ pub(super) fn judge(
             format_percent(1.0 - middle)
         );
         let rule = RuleKind::CommonCause.with_terms(format!(
-            "at least {} of all {what} of a platform below the expectation by the same share \
+            "at least {} of all {what} of a platform are below the expectation by the same share \
              (within {})",
             format_percent(NEARLY_ALL),
             format_percent(SAME_SHARE)
         ));
         let locus = Locus { peer: Some(platform.to_owned()), ..Locus::new(LocusKind::Instrument) };
         let found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-            .with_summary(said);
+            .with_summary(summary);
         let mut found = found.with_numbers_of(typical);
         match found.ratio_to_peers {
             Some(_) => found.ratio_to_peers = Some(middle),
@@ -92,8 +92,8 @@ pub(super) fn judge(
                 evidence
             }));
         }
-        let gone: BTreeSet<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
-        ledger.take(|f| gone.contains(&f.id));
+        let merged: BTreeSet<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
+        ledger.take(|f| merged.contains(&f.id));
         let why = node_verdicts::no_pass_reason(&found.summary);
         let by_name: BTreeMap<&DomainName, &DomainRecordings<'_>> =
             domains.iter().rev().map(|d| (&d.name, d)).collect();

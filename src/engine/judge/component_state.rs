@@ -58,7 +58,7 @@ fn judge_nvlinks(
         return;
     }
     let active = links.links.iter().filter(|l| l.active == Some(true)).count();
-    // Unreported links may be active; so may links lost from a cut file.
+    // Unreported links may be active, and so may links that a truncated file lacks.
     let inactive = counted - active;
     let must_have = usize::try_from(expected.links).unwrap_or(usize::MAX);
     let most = if is_complete(recording) {
@@ -66,7 +66,7 @@ fn judge_nvlinks(
     } else {
         links.links.len().max(must_have) - inactive
     };
-    let unsaid = most - active;
+    let unreported = most - active;
     let (has, must) =
         (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
     if links.all_inactive || most == 0 {
@@ -93,8 +93,8 @@ fn judge_nvlinks(
         } else {
             format!("; inactive: {}", down.join(", "))
         };
-        let at_most = if unsaid == 0 { "" } else { "at most " };
-        let said = format!("{at_most}{most} of {} NVLinks are active{which}", expected.links);
+        let at_most = if unreported == 0 { "" } else { "at most " };
+        let summary = format!("{at_most}{most} of {} NVLinks are active{which}", expected.links);
         let rule = RuleKind::Links.with_terms("fewer active NVLinks than the platform has");
         let found = new_finding(
             Outcome::Degraded,
@@ -103,13 +103,13 @@ fn judge_nvlinks(
             rule,
         );
         let found = found.with_numbers(has, must, Unit::Count);
-        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
-        ledger.add_of_gpu(&gpu, found, &said);
+        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {summary}"));
+        ledger.add_of_gpu(&gpu, found, &summary);
     }
     let Some(line_rate) = expected.line_rate else { return };
     for link in &links.links {
         let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
-        let said = format!("NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
+        let summary = format!("NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
         let rule = RuleKind::Links.with_terms("a link that trained below the platform's line rate");
         let found = new_finding(
             Outcome::Degraded,
@@ -118,12 +118,12 @@ fn judge_nvlinks(
             rule,
         );
         let found = found.with_numbers(rate, line_rate, Unit::GigabytesPerSecond);
-        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
-        ledger.add_of_gpu(&gpu, found, &said);
+        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {summary}"));
+        ledger.add_of_gpu(&gpu, found, &summary);
     }
 }
 
-/// A missing link in a cut file may only be a missing line.
+/// In a truncated file, a missing link may only be a missing line.
 fn is_complete(recording: &ToolRecording) -> bool {
     !recording.parsed.has_problem(model::parse_output::OutputProblemKind::Truncated)
 }
@@ -160,15 +160,15 @@ fn judge_registration(
         );
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
-        let said = format!("fabric state {state}, status {status}");
+        let summary = format!("fabric state {state}, status {status}");
         let found = new_finding(
             Outcome::Failed,
             FindingClass::FabricState,
             gpu_locus(&domain.name, &gpu),
             rule,
         );
-        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
-        ledger.add_of_gpu(&gpu, found, &said);
+        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {summary}"));
+        ledger.add_of_gpu(&gpu, found, &summary);
     }
     for (key, value) in &fabric.health {
         let (class, outcome) =
@@ -188,15 +188,15 @@ fn judge_registration(
                 }
                 _ => continue,
             };
-        let said = format!("the driver reports {key}: {value}");
+        let summary = format!("the driver reports {key}: {value}");
         let found = new_finding(
             outcome,
             class,
             gpu_locus(&domain.name, &gpu),
             RuleKind::FabricState.with_terms("the driver's own health mask"),
         );
-        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
-        ledger.add_of_gpu(&gpu, found, &said);
+        let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {summary}"));
+        ledger.add_of_gpu(&gpu, found, &summary);
     }
 }
 
@@ -217,13 +217,13 @@ impl ImexTable<'_> {
     /// queried node itself may be cut off and print peers from its configuration that it never
     /// reached.
     fn is_isolated(&self, tables: &[ImexTable<'_>]) -> bool {
-        let said = self.state.nodes.iter().filter(|member| member.status.is_some()).count();
+        let reported = self.state.nodes.iter().filter(|member| member.status.is_some()).count();
         let gone = self.state.nodes.iter().filter(|member| is_gone(member)).count();
-        let others = said.saturating_sub(1);
-        let is_known = |asked: &NodeName| {
-            tables
-                .iter()
-                .any(|other| other.queried_node != self.queried_node && other.ready.contains(asked))
+        let others = reported.saturating_sub(1);
+        let is_known = |queried: &NodeName| {
+            tables.iter().any(|other| {
+                other.queried_node != self.queried_node && other.ready.contains(queried)
+            })
         };
         1 < gone && others < 2 * gone && !self.queried_node.is_some_and(is_known)
     }
@@ -250,7 +250,7 @@ fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
         let own = Some(*node);
         let against: BTreeSet<Option<&NodeName>> =
             trusted.iter().filter(|it| it.gone.contains(*node)).map(|it| it.queried_node).collect();
-        let is_acquitted = tables.iter().any(|it| {
+        let is_cleared = tables.iter().any(|it| {
             it.ready.contains(*node)
                 && it.queried_node != own
                 && !against.contains(&it.queried_node)
@@ -261,7 +261,7 @@ fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
             })
         };
         let only = against.iter().copied().reduce(|_, _| None).flatten();
-        !against.is_empty() && !is_acquitted && !only.is_some_and(is_mutual)
+        !against.is_empty() && !is_cleared && !only.is_some_and(is_mutual)
     };
     trusted.iter().flat_map(|it| &it.gone).filter(is_missing).cloned().collect()
 }
@@ -273,26 +273,27 @@ fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let across = domain.across_nodes.iter().map(|r| (None, *r));
     let tables: Vec<ImexTable<'_>> = own
         .chain(across)
-        .filter_map(|(asked, recording)| {
+        .filter_map(|(queried, recording)| {
             let state = recording.parsed.facts.imex.as_ref()?;
             let (mut ready, mut gone) = (BTreeSet::new(), BTreeSet::new());
             for member in state.nodes.iter().filter(|member| member.status.is_some()) {
                 let side = if is_gone(member) { &mut gone } else { &mut ready };
                 side.extend(member_node(domain, member));
             }
-            Some(ImexTable { queried_node: asked, recording, state, ready, gone })
+            Some(ImexTable { queried_node: queried, recording, state, ready, gone })
         })
         .collect();
     let missing = find_missing_peers(&tables);
-    let mut said: Vec<(&ImexTable<'_>, Finding)> = Vec::new();
+    let mut domain_findings: Vec<(&ImexTable<'_>, Finding)> = Vec::new();
     for table in &tables {
-        said.extend(judge_imex_table(domain, table, &missing, ledger).map(|found| (table, found)));
+        domain_findings
+            .extend(judge_imex_table(domain, table, &missing, ledger).map(|found| (table, found)));
     }
-    // A domain state that only one node reports concerns that node.
-    let asked: BTreeSet<Option<&NodeName>> =
-        said.iter().map(|(table, _)| table.queried_node).collect();
-    let only = asked.into_iter().reduce(|_, _| None).flatten();
-    for (_, mut found) in said {
+    // A domain state that only one node reports concerns only that node.
+    let queried: BTreeSet<Option<&NodeName>> =
+        domain_findings.iter().map(|(table, _)| table.queried_node).collect();
+    let only = queried.into_iter().reduce(|_, _| None).flatten();
+    for (_, mut found) in domain_findings {
         if let Some(node) = only.filter(|_| 1 < tables.len()) {
             found.locus.node = Some(node.clone());
         }
@@ -316,28 +317,36 @@ fn judge_imex_table(
         let name = member.host_name.as_deref().or(member.host.as_deref()).unwrap_or("?");
         let status = member.status.as_deref().unwrap_or("?");
         if let Some(node) = member_node(domain, member).filter(|node| missing.contains(node)) {
-            let said = format!("IMEX: {name} is {status}");
+            let summary = format!("IMEX: {name} is {status}");
             let found = new_finding(
                 Outcome::Failed,
                 FindingClass::ImexPeerMissing,
                 node_locus(&domain.name, &node),
                 &rule,
             );
-            ledger.add(found.with_summary(said.clone()).with_evidence(&recording.file, None, said));
+            ledger.add(found.with_summary(summary.clone()).with_evidence(
+                &recording.file,
+                None,
+                summary,
+            ));
         } else {
             others.push(format!("{name} ({status})"));
         }
     }
     if !others.is_empty() || (state.status.is_some() && !up) {
         let status = state.status.as_deref().unwrap_or("?");
-        let who =
+        let members =
             if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
-        let said = format!("the IMEX domain of {} is {status}{who}", domain.name);
+        let summary = format!("the IMEX domain of {} is {status}{members}", domain.name);
         let outcome =
             if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };
         let locus = domain_locus(LocusKind::Domain, &domain.name);
         let found = new_finding(outcome, FindingClass::ImexDomain, locus, rule);
-        return Some(found.with_summary(said.clone()).with_evidence(&recording.file, None, said));
+        return Some(found.with_summary(summary.clone()).with_evidence(
+            &recording.file,
+            None,
+            summary,
+        ));
     }
     None
 }
@@ -358,13 +367,13 @@ fn judge_diagnostic(
         return;
     }
     let messages = diagnostic.messages.join("; ");
-    let said = format!(
+    let summary = format!(
         "dcgmi: {} failed{}{messages}",
         diagnostic.test,
         if messages.is_empty() { "" } else { ": " }
     );
     if is_deployment(diagnostic) {
-        ledger.add_doubt(node, said);
+        ledger.add_doubt(node, summary);
         return;
     }
     let locus = match diagnostic.gpu {
@@ -373,6 +382,6 @@ fn judge_diagnostic(
     };
     let rule = RuleKind::Diagnostic.with_terms("dcgmi reports a failed hardware test");
     let found = new_finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule)
-        .with_summary(said.clone());
-    ledger.add(found.with_evidence(&recording.file, Some(&diagnostic.test), said));
+        .with_summary(summary.clone());
+    ledger.add(found.with_evidence(&recording.file, Some(&diagnostic.test), summary));
 }

@@ -102,7 +102,7 @@ pub fn select_confirm_recordings(
     recordings: &[ToolRecording],
     suspects: &[ConfirmSuspect],
 ) -> Vec<ToolRecording> {
-    // Suspects by rail, and those that are not of the network.
+    // Suspects by rail; the key `None` holds the suspects inside domains.
     let mut named: BTreeMap<Option<Option<String>>, HostIndex<()>> = BTreeMap::new();
     for suspect in suspects {
         let here = named.entry(suspect.network.then(|| suspect.rail.clone())).or_default();
@@ -129,8 +129,9 @@ fn is_known_part(known: &FindingsByLocus<'_>, found: &Finding) -> bool {
     all.any(|f| is_same_part(f, found))
 }
 
-/// The first verdict, revised by the second measurement. `second` is the verdict on
-/// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
+/// The first verdict, revised by the second measurement. `second` is the verdict on the recordings
+/// of [`select_confirm_recordings`]; `again` is the case with the recordings of the confirm stage
+/// alone.
 pub fn apply_confirmation(
     judged: &Judgement,
     second: &Verdicts,
@@ -142,7 +143,7 @@ pub fn apply_confirmation(
     let later = FindingsByLocus::new(&second.findings);
     let nodes_later: BTreeMap<&NodeName, &NodeVerdict> =
         second.nodes.iter().map(|it| (&it.node, it)).collect();
-    let looks = ConfirmCoverage::new(again.recordings);
+    let coverage = ConfirmCoverage::new(again.recordings);
     let suspected = first.findings.iter().filter(|f| is_suspicion(f));
     let suspected = suspected.map(|finding| (is_of_network(finding), finding));
     let claimed = JudgeInput { claims: &judged.claims, ..*again };
@@ -154,7 +155,7 @@ pub fn apply_confirmation(
     for finding in &first.findings {
         let mut kept = finding.clone();
         if !is_suspicion(finding) {
-            // There is no finding to confirm.
+            // No finding exists to confirm.
             kept_ones.add(kept);
             continue;
         }
@@ -162,7 +163,7 @@ pub fn apply_confirmation(
             .into_iter()
             .filter(|f| Outcome::Unknown < f.outcome && is_same_part(finding, f))
             .collect();
-        let partners = looks.partner_count(finding);
+        let partners = coverage.partner_count(finding);
         if let Some(same) = seen.iter().find(|f| f.locus.kind == finding.locus.kind) {
             add_confirmation(&mut kept, same);
         } else if finding.locus.kind == LocusKind::Pair && !seen.is_empty() {
@@ -185,7 +186,7 @@ pub fn apply_confirmation(
         {
             confirm_unreached(&mut kept, partners);
         } else {
-            match assess_finding(finding, &again, &looks) {
+            match assess_finding(finding, &again, &coverage) {
                 ConfirmResult::Low(read) => {
                     let ends = find_low_ends(finding, &again, &nodes_later);
                     if !ends.is_empty() {
@@ -247,7 +248,8 @@ pub fn apply_confirmation(
         let about = known.findings_about(&[node], before.domain.as_ref());
         let rested = all(rested.get(node));
         let later = nodes_later.get(node).copied();
-        if let Some(verdict) = revise_unreached_verdict((before, later), &about, &rested, &looks) {
+        if let Some(verdict) = revise_unreached_verdict((before, later), &about, &rested, &coverage)
+        {
             return verdict;
         }
         revise_verdict(before, &about, fell.get(node).and_then(|it| it.first()), &rested)
@@ -263,7 +265,6 @@ pub fn apply_confirmation(
     out
 }
 
-/// Findings with unique IDs.
 #[derive(Debug, Default)]
 struct UniqueFindings {
     findings: Vec<Finding>,
@@ -292,11 +293,11 @@ fn find_candidates<'f>(about: &FindingsByLocus<'f>, finding: &Finding) -> Vec<&'
 
 /// Groups items by the nodes that their findings name.
 fn group_by_node<T: Clone>(
-    told: Vec<T>,
+    items: Vec<T>,
     finding: impl Fn(&T) -> &Finding,
 ) -> BTreeMap<NodeName, Vec<T>> {
     let mut by_end: BTreeMap<NodeName, Vec<T>> = BTreeMap::new();
-    for it in told {
+    for it in items {
         let found = finding(&it);
         let ends: BTreeSet<NodeName> =
             found.locus.node.iter().cloned().chain(peer_node(found)).collect();
@@ -374,14 +375,14 @@ fn revise_unreached_verdict(
     (before, later): (&NodeVerdict, Option<&NodeVerdict>),
     about: &[&Finding],
     resolved: &[&Finding],
-    looks: &ConfirmCoverage,
+    coverage: &ConfirmCoverage,
 ) -> Option<NodeVerdict> {
     let finding =
         resolved.iter().find(|f| is_unreached(f) && before.kept_by.as_ref() == Some(&f.id))?;
     if about.iter().any(|f| node_verdicts::accuses(f, &before.node)) {
         return None;
     }
-    let read = later.filter(|_| looks.has_node(&before.node, finding));
+    let read = later.filter(|_| coverage.has_node(&before.node, finding));
     Some(read.filter(|later| later.outcome == Outcome::Pass).unwrap_or(before).clone())
 }
 
@@ -390,9 +391,9 @@ fn confirm_unreached(kept: &mut Finding, partners: usize) {
     kept.outcome = Outcome::Failed;
     kept.confirmed = true;
     kept.rule = RuleKind::Path
-        .with_terms("no connection in two measurements, and each end had others in the second");
+        .with_terms("no connection in two measurements, and each end reached others in the second");
     kept.summary = format!(
-        "{}; later they had none again, and both reached {partners} other partners",
+        "{}; the second measurement found none either, and both reached {partners} other partners",
         kept.summary
     );
 }
@@ -421,7 +422,7 @@ fn is_unreached(finding: &Finding) -> bool {
 fn assess_finding(
     finding: &Finding,
     again: &ConfirmReadings<'_>,
-    looks: &ConfirmCoverage,
+    coverage: &ConfirmCoverage,
 ) -> ConfirmResult {
     let is_level =
         finding.locus.kind == LocusKind::Node && finding.class != FindingClass::WrongDomain;
@@ -429,7 +430,7 @@ fn assess_finding(
         traits_of(&finding.class).has_rate && finding.deciding_share().is_some() && !is_level;
     match has_rate {
         true => again.assess(finding, is_of_network(finding)),
-        false if looks.has_part(finding) => ConfirmResult::Healthy,
+        false if coverage.has_part(finding) => ConfirmResult::Healthy,
         false => ConfirmResult::NotRead,
     }
 }
@@ -471,17 +472,19 @@ fn find_low_ends(
     let low = ends.filter_map(|node| {
         let domain = nodes.get(&node).and_then(|verdict| verdict.domain.clone());
         let rail = pair.locus.rail.clone();
-        let locus =
-            Locus { domain, node: Some(node.clone()), rail, ..Locus::new(LocusKind::Rail) };
-        let rule = RuleKind::Endpoint.with_terms("the median over unsuspected partners lies as far \
+        let locus = Locus { domain, node: Some(node.clone()), rail, ..Locus::new(LocusKind::Rail) };
+        let rule = RuleKind::Endpoint.with_terms(
+            "the median over unsuspected partners lies as far \
                                                   below the level of the first measurement as the \
-                    path did that raised the suspicion");
+                    path did that raised the suspicion",
+        );
         let end = new_finding(pair.outcome, FindingClass::NicLow, locus, rule);
         let end = Finding { ratio_to_peers: pair.deciding_share(), ..end };
         let ConfirmResult::Low(read) = again.assess(&end, true) else { return None };
         let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
-        let said = format!(
-            "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as with the first partner",
+        let summary = format!(
+            "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as with the \
+             first partner",
             format_rate(read.value),
             format_rate(read.level),
             read.testcase,
@@ -489,7 +492,7 @@ fn find_low_ends(
         );
         let is_same = pair.evidence.iter().any(|it| it.testcase.as_ref() == Some(&read.testcase));
         let expected = pair.expected.filter(|_| is_same);
-        let end = end.with_peer_level(read.value, read.level, expected).with_summary(said);
+        let end = end.with_peer_level(read.value, read.level, expected).with_summary(summary);
         let end = end.with_evidence(&read.file, Some(&read.testcase), "read again");
         let evidence = end.evidence.iter().chain(&pair.evidence).cloned().collect();
         Some(Finding { confirmed: true, evidence, ..end })

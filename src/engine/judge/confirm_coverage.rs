@@ -39,13 +39,13 @@ pub(super) struct ConfirmCoverage {
 
 impl ConfirmCoverage {
     pub(super) fn new(again: &[ToolRecording]) -> Self {
-        let look = |r: &ToolRecording| ConfirmRecording {
+        let to_confirm = |r: &ToolRecording| ConfirmRecording {
             network: rail_readings::is_of_network(r),
             rail: rail_readings::rail_of(r),
             nodes: nodes_of(r),
         };
         let recordings: Vec<ConfirmRecording> =
-            again.iter().filter(|r| has_numbers(r)).map(look).collect();
+            again.iter().filter(|r| has_numbers(r)).map(to_confirm).collect();
         let mut places: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
         for (at, node) in
             recordings.iter().enumerate().flat_map(|(at, l)| l.nodes.iter().map(move |n| (at, n)))
@@ -65,18 +65,18 @@ impl ConfirmCoverage {
     ) -> impl Iterator<Item = &'l ConfirmRecording> {
         let places: BTreeSet<usize> =
             self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
-        places.into_iter().map(|at| &self.recordings[at]).filter(|look| look.can_show(finding))
+        places.into_iter().map(|at| &self.recordings[at]).filter(|r| r.can_show(finding))
     }
 
     /// Whether the same part was measured again: a node with any partner, a pair of nodes together.
     pub(super) fn has_part(&self, finding: &Finding) -> bool {
         let Some(node) = &finding.locus.node else { return false };
         let peer = peer_node(finding);
-        let took_part = |look: &ConfirmRecording, node: &NodeName| {
-            look.nodes.iter().any(|n| n.matches_host(node.as_str()))
+        let took_part = |recording: &ConfirmRecording, node: &NodeName| {
+            recording.nodes.iter().any(|n| n.matches_host(node.as_str()))
         };
         self.recordings_with(node, finding)
-            .any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
+            .any(|r| peer.as_ref().is_none_or(|peer| took_part(r, peer)))
     }
 
     /// Whether a node was measured again over the finding's kind of path.
@@ -92,7 +92,7 @@ impl ConfirmCoverage {
         let of = |end: &NodeName| {
             let met: BTreeSet<&NodeName> = self
                 .recordings_with(end, finding)
-                .flat_map(|look| &look.nodes)
+                .flat_map(|r| &r.nodes)
                 .filter(|n| !ends.iter().any(|e| e.matches_host(n.as_str())))
                 .collect();
             met.len()

@@ -98,7 +98,6 @@ impl RelativeReading {
 /// The result for the paths of a finding.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ConfirmResult {
-    /// No path was read again.
     NotRead,
     /// As low as before.
     Low(LowestReading),
@@ -108,7 +107,6 @@ pub(super) enum ConfirmResult {
     Inconclusive(LowestReading),
 }
 
-/// The deciding reading.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LowestReading {
     pub(super) value: f64,

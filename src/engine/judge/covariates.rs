@@ -1,4 +1,4 @@
-//! One cause for some: nodes that are low and share a property that the others lack.
+//! One cause for some nodes: low nodes that share a property that the others lack.
 //!
 //! Before it blames parts, the judge checks for shared properties: driver, VBIOS, firmware, tool
 //! version, product, leaf, rack, position. A covariate explains a set of low nodes if it splits the
@@ -180,11 +180,11 @@ fn node_covariates(
     // `gpu3.vbios`, as stored for `nvidia-smi -q`.
     let of_gpus = |what: &str| {
         let named = own().flat_map(|r| &r.parsed.facts.parameters);
-        let is_it = |name: &str| {
+        let is_key = |name: &str| {
             let own = name.strip_prefix("gpu").and_then(|rest| rest.split_once('.'));
             own.is_some_and(|(_, own)| own == what)
         };
-        joined(named.filter(|(name, _)| is_it(name)).map(|(_, value)| value.as_str()).collect())
+        joined(named.filter(|(name, _)| is_key(name)).map(|(_, value)| value.as_str()).collect())
     };
     let measuring = own().filter(|r| !pair_matrices(r).is_empty());
     let versions = measuring.filter_map(|r| r.parsed.tool_version.as_deref()).collect();
@@ -272,7 +272,7 @@ fn withdraw_findings(
     let middle = stats::median(&mut ratios).unwrap_or(1.0);
     let values = values.into_iter().collect::<Vec<_>>().join(" and ");
     let what = covariate.as_str();
-    let said = format!(
+    let summary = format!(
         "{} of {} nodes of {platform} are {} lower than the others, and exactly those have {what} \
          {values}: that explains {} of the variance between nodes; one cause, not separate faults",
         lows.len(),
@@ -281,7 +281,7 @@ fn withdraw_findings(
         format_percent(share)
     );
     if lows.iter().all(|unit| unit.meets) {
-        ledger.notes.push(format!("{said}; they reach the expectation of {platform}"));
+        ledger.notes.push(format!("{summary}; they reach the expectation of {platform}"));
         return;
     }
     let rule = RuleKind::CommonCause.with_terms(format!(
@@ -292,7 +292,7 @@ fn withdraw_findings(
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .with_summary(format!("{said}; repeat the test on one of them with another {what}"));
+        .with_summary(format!("{summary}; repeat the test on one of them with another {what}"));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);
     }

@@ -62,7 +62,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
             ledger.add_doubt(
                 node,
                 format!(
-                    "nothing was measured between its GPUs, which a pass of {} needs: run the \
+                    "nothing was measured between its GPUs, which a pass on {} requires: run the \
                      device_to_device tests of nvbandwidth, p2pBandwidthLatencyTest or \
                      all_reduce_perf on it",
                     platform.name
@@ -171,9 +171,9 @@ fn has_bandwidth(recording: &ToolRecording) -> bool {
 /// connects them by NVLink or states an expectation for them. Cards without peer access have no
 /// link to measure.
 fn needs_gpu_to_gpu(domain: &DomainRecordings<'_>, platform: &Platform, node: &NodeName) -> bool {
-    let shown =
+    let listed =
         || domain.per_node.get(node).into_iter().flatten().filter_map(|r| count_gpus_in(r)).max();
-    let several = domain.gpus_per_node.or_else(shown).is_some_and(|gpus| 1 < gpus);
+    let several = domain.gpus_per_node.or_else(listed).is_some_and(|gpus| 1 < gpus);
     several && platform.joins_gpus()
 }
 
@@ -195,7 +195,7 @@ fn judge_gpu_count(
     for recording in domain.per_node.get(node).into_iter().flatten() {
         let Some(has) = count_gpus_in(recording) else { continue };
         if has < must {
-            let said = format!("{node} lists {has} of {must} GPUs");
+            let summary = format!("{node} lists {has} of {must} GPUs");
             let rule = RuleKind::Inventory
                 .with_terms("a complete output lists fewer GPUs than the node must have");
             let found = new_finding(
@@ -205,8 +205,8 @@ fn judge_gpu_count(
                 rule,
             )
             .with_numbers(f64::from(has), f64::from(must), Unit::Count)
-            .with_summary(said.clone());
-            ledger.add(found.with_evidence(&recording.file, None, said));
+            .with_summary(summary.clone());
+            ledger.add(found.with_evidence(&recording.file, None, summary));
         } else if must < has {
             ledger.add_doubt(node, format!("it lists {has} GPUs, the claim states {must}"));
         }
@@ -273,12 +273,12 @@ pub(super) fn judge_pairs(
     }
     let met = read.clone();
     // The GPUs whose pairs were required: all, or those that a test selected.
-    let mut asked = vec![!sampled; n * n];
+    let mut required = vec![!sampled; n * n];
     if sampled {
         let holes = island.holes.iter().map(|(src, dst)| src * n + dst);
         let named: Vec<usize> = holes.chain((0..n * n).filter(|at| read[*at])).collect();
         for at in named {
-            (asked[at], asked[at % n * n + at / n]) = (true, true);
+            (required[at], required[at % n * n + at / n]) = (true, true);
         }
         let any: Vec<bool> = (0..n)
             .map(|gpu| (0..n).any(|other| read[gpu * n + other] || read[other * n + gpu]))
@@ -313,7 +313,7 @@ pub(super) fn judge_pairs(
     // A pair that no test selected does not split a group.
     let joined = |a: usize, b: usize| {
         let ways = [a * n + b, b * n + a];
-        ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !asked[*at])
+        ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !required[*at])
     };
     exclude_unmeasured_sets(island, joined, &mut left, ledger);
     loop {
@@ -326,7 +326,7 @@ pub(super) fn judge_pairs(
         for gpu in &worst {
             let gpu = *gpu;
             let asked_of = |left: &[bool]| {
-                (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count()
+                (0..n).filter(|o| *o != gpu && left[*o] && required[gpu * n + o]).count()
             };
             let id = &island.gpus[gpu];
             let why = if holes + 1 == remaining {

@@ -120,15 +120,17 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
         placed.push((name, None, recording));
     }
     // The domain of every node; the first one for a node that two domains claim.
-    let mut homes: HostIndex<DomainName> = HostIndex::default();
+    let mut node_domains: HostIndex<DomainName> = HostIndex::default();
     for domain in &claims.domains {
-        domain.nodes.iter().for_each(|node| homes.add(node, domain.name.clone()));
+        domain.nodes.iter().for_each(|node| node_domains.add(node, domain.name.clone()));
     }
     for recording in case.recordings {
         let RecordingScope::Node(folder) = &recording.scope else { continue };
-        let (node, name) = match homes.find(folder.as_str()) {
+        let (node, name) = match node_domains.find(folder.as_str()) {
             Some((node, name)) => (node.clone(), name.clone()),
-            None => (folder.clone(), add_single_node_domain(&mut claims, &mut homes, folder)),
+            None => {
+                (folder.clone(), add_single_node_domain(&mut claims, &mut node_domains, folder))
+            }
         };
         placed.push((name, Some(node), recording));
     }
@@ -139,8 +141,8 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
         .filter(|r| rail_readings::is_of_network(r))
         .flat_map(rail_readings::named_nodes)
     {
-        if homes.find(node.as_str()).is_none() {
-            add_single_node_domain(&mut claims, &mut homes, &node);
+        if node_domains.find(node.as_str()).is_none() {
+            add_single_node_domain(&mut claims, &mut node_domains, &node);
         }
     }
 
@@ -163,12 +165,12 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
 /// Adds a domain for a node that no domain claims, and returns its name.
 fn add_single_node_domain(
     claims: &mut Claims,
-    homes: &mut HostIndex<DomainName>,
+    node_domains: &mut HostIndex<DomainName>,
     node: &NodeName,
 ) -> DomainName {
     let name = DomainName::from(node.as_str());
     claims.domains.push(new_unclaimed_domain(name.clone(), vec![node.clone()]));
-    homes.add(node, name.clone());
+    node_domains.add(node, name.clone());
     name
 }
 
@@ -257,8 +259,8 @@ fn build_domain<'a>(
 fn collect_aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String, NodeName> {
     let mut by_alias: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
     for node in &claimed.nodes {
-        let said = claims.nodes.get(node).map(|said| said.aliases.as_slice()).unwrap_or_default();
-        for alias in said {
+        let aliases = claims.nodes.get(node).map(|n| n.aliases.as_slice()).unwrap_or_default();
+        for alias in aliases {
             by_alias.entry(alias).or_default().insert(node);
         }
     }
@@ -275,7 +277,6 @@ fn claimed_nics(class: Option<&Platform>, rails: usize) -> Option<NicPorts> {
     Some(NicPorts { count, gigabits: class?.port_rate? * 8.0 })
 }
 
-/// The recordings of one domain.
 struct ClaimedRecordings<'s, 'a> {
     claimed: &'s ClaimedDomain,
     per_node: &'s mut BTreeMap<NodeName, Vec<&'a ToolRecording>>,
@@ -295,23 +296,25 @@ impl<'a> ClaimedRecordings<'_, 'a> {
         platform: &Platform,
     ) -> BTreeMap<NodeName, String> {
         let mut foreign: BTreeMap<NodeName, String> = BTreeMap::new();
-        let why =
+        let explain =
             |product: &str| gpu_product::explain_foreign_gpu(product, platform, case.catalogue);
         self.per_node.retain(|node, recordings| {
             let found =
-                collect_product_names(recordings.iter().copied()).iter().find_map(|p| why(p));
+                collect_product_names(recordings.iter().copied()).iter().find_map(|p| explain(p));
             let is_foreign = found.is_some();
-            foreign.extend(found.map(|why| (node.clone(), why)));
+            foreign.extend(found.map(|reason| (node.clone(), reason)));
             !is_foreign
         });
         let known: HostIndex<()> = self.claimed.nodes.iter().collect();
         self.across_nodes.retain(|recording| {
             let ranks = recording.parsed.facts.ranks.iter();
-            for (host, why) in ranks.filter_map(|r| Some((&r.host, why(r.name.as_deref()?)?))) {
+            for (host, reason) in
+                ranks.filter_map(|r| Some((&r.host, explain(r.name.as_deref()?)?)))
+            {
                 let node = known.find_name(host).cloned().unwrap_or_else(|| host.as_str().into());
-                foreign.entry(node).or_insert(why);
+                foreign.entry(node).or_insert(reason);
             }
-            !collect_product_names(std::iter::once(*recording)).iter().any(|p| why(p).is_some())
+            !collect_product_names(std::iter::once(*recording)).iter().any(|p| explain(p).is_some())
         });
         self.per_node.retain(|node, _| !foreign.contains_key(node));
         foreign
@@ -339,9 +342,9 @@ fn resolve_platform<'a>(
     let foreign = set.take_foreign(case, platform);
     // If no recording is left, the platform name is wrong.
     if measured && set.all().next().is_none() && !foreign.is_empty() {
-        let whys: BTreeSet<&String> = foreign.values().collect();
+        let reasons: BTreeSet<&String> = foreign.values().collect();
         doubts.extend(
-            whys.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }),
+            reasons.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }),
         );
         return (None, foreign);
     }

@@ -228,9 +228,9 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     };
     let mut before: Option<&str> = None;
     for (at, point) in trend.points.iter().enumerate() {
-        let is_meanwhile = |changed: &&str| before.is_some_and(|before| before < *changed);
+        let is_between = |changed: &&str| before.is_some_and(|before| before < *changed);
         let mut until = renewed.range(..=point.at.as_str());
-        if until.any(is_meanwhile) {
+        if until.any(is_between) {
             following.next = Some(DriftReference::starting_at(&point.run));
             following.is_renewing = true;
             following.restart_charts();
@@ -276,7 +276,7 @@ pub fn renews_baseline(changed: &RunChange, kind: FabricPartKind) -> bool {
 pub const OWN_TOOL: &str = "fabricgate";
 
 /// Whether a run had a finding against a part.
-fn is_guilty(point: &TrendPoint) -> bool {
+fn had_finding(point: &TrendPoint) -> bool {
     point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome)
 }
 
@@ -288,8 +288,8 @@ impl SeriesMonitor<'_> {
         }
         let reference = self.reference.as_ref().filter(|reference| reference.has_enough());
         let deviation = reference.and_then(|reference| reference.standardize(point.value));
-        let is_taught = deviation.is_some_and(|deviation| self.update_charts(at, deviation));
-        if is_taught || is_guilty(point) {
+        let is_learned = deviation.is_some_and(|deviation| self.update_charts(at, deviation));
+        if is_learned || had_finding(point) {
             return;
         }
         match &mut self.next {
@@ -324,10 +324,12 @@ impl SeriesMonitor<'_> {
             return false;
         }
         self.deviations.push((at, deviation));
-        let rung: Vec<usize> =
+        let over_limit: Vec<usize> =
             (0..self.charts.len()).filter(|chart| self.charts[*chart].add(deviation)).collect();
         // The fast charts come first: a change that both detect is a step.
-        let Some(chart) = rung.first().map(|chart| &self.charts[*chart]) else { return false };
+        let Some(chart) = over_limit.first().map(|chart| &self.charts[*chart]) else {
+            return false;
+        };
         let usual = self.reference.as_ref().map(|reference| reference.mean);
         let Some(usual) = usual else { return false };
         // Points without a number lie in between, and belong to no level.
@@ -351,7 +353,7 @@ impl SeriesMonitor<'_> {
         let begins = self.next.is_none();
         if begins {
             let mut next = DriftReference::starting_at(&since[0].run);
-            since.iter().filter(|p| !is_guilty(p)).for_each(|p| next.learn(p.value));
+            since.iter().filter(|p| !had_finding(p)).for_each(|p| next.learn(p.value));
             self.next = Some(next);
         }
         begins

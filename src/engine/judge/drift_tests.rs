@@ -12,7 +12,7 @@ use model::unit::Unit;
 fn run_length(allowance: f64, limit: f64, shift: f64, states: usize) -> f64 {
     let width = 2.0 * limit / (2.0 * states as f64 - 1.0);
     let below = |x: f64| standard_normal().cdf(x + allowance - shift);
-    // (I - Q) L = 1, with Q the ways from class to class.
+    // (I - Q) L = 1, where Q holds the transition probabilities between classes.
     let mut rows: Vec<Vec<f64>> = (0..states)
         .map(|from| {
             let mut row: Vec<f64> = (0..states)
@@ -96,14 +96,14 @@ fn changed(run: usize, kind: RunChangeKind, what: &str) -> RunChange {
 }
 
 #[test]
-fn each_chart_rings_for_nothing_as_seldom_as_is_stated() {
+fn each_chart_has_the_stated_false_alarm_rate() {
     // Published: k = 1/2, one side (Montgomery, table 9.3, both sides doubled).
     for (limit, published) in [(4.0, 336.0), (5.0, 930.0)] {
         let length = run_length(0.5, limit, 0.0, 100);
         assert!((length / published - 1.0).abs() < 0.01, "{limit}: {length}");
     }
-    // So many readings of a healthy part lie between two false alarms of one fast or slow
-    // chart, in the mean: its sum as a Markov chain (Brook and Evans 1972).
+    // The mean number of readings of a healthy part between two false alarms of one fast or slow
+    // chart, from its sum as a Markov chain (Brook and Evans 1972).
     let stated = [84_300.0, 84_300.0, 89_300.0, 89_300.0];
     for (chart, stated) in CusumChart::all().iter().zip(stated) {
         let Cusum { allowance, limit, .. } = chart.fresh;
@@ -142,7 +142,7 @@ fn readings_against_a_learnt_baseline_are_standard_normal_and_independent() {
 }
 
 #[test]
-fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
+fn a_learnt_baseline_has_the_false_alarm_rate_of_a_known_one() {
     // 90,000 readings take too long; a lower limit follows the same law.
     let mut normals = NormalSampler::new(12);
     let known = run_length(1.0, 2.0, 0.0, 100);
@@ -167,19 +167,19 @@ fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
 }
 
 #[test]
-fn healthy_parts_ring_about_as_often_as_four_charts_may() {
+fn healthy_parts_raise_no_more_alarms_than_four_charts_allow() {
     let mut normals = NormalSampler::new(13);
     let (parts, length) = (300, 300);
     let alarms: usize = (0..parts)
         .map(|_| assessed(series(noisy(&mut normals, 750.0, 0.01, length))).alarms.len())
         .sum();
-    // Four charts, 90,000 readings: 4 are expected, and more than 11 come once
-    // in a thousand times.
+    // Four charts, 90,000 readings: 4 alarms are expected, and more than 11 occur with a
+    // probability of 1 in 1,000.
     assert!(alarms <= 11, "{alarms}");
 }
 
 #[test]
-fn the_loss_of_a_link_of_eighteen_rings_within_two_runs() {
+fn the_loss_of_one_link_of_18_raises_an_alarm_within_two_runs() {
     let mut normals = NormalSampler::new(14);
     let (mut late, mut shifts, mut dated, tries) = (Vec::new(), Vec::new(), 0, 200);
     for _ in 0..tries {
@@ -204,7 +204,7 @@ fn the_loss_of_a_link_of_eighteen_rings_within_two_runs() {
 }
 
 #[test]
-fn a_drift_rings_before_anything_would_act_on_it() {
+fn a_drift_raises_an_alarm_before_it_reaches_an_action_threshold() {
     let mut normals = NormalSampler::new(15);
     let (mut found, mut shares, tries) = (0, Vec::new(), 60);
     for _ in 0..tries {
@@ -225,7 +225,7 @@ fn a_drift_rings_before_anything_would_act_on_it() {
 }
 
 #[test]
-fn too_few_points_are_no_baseline_and_ring_nothing() {
+fn too_few_points_form_no_baseline_and_raise_no_alarm() {
     let mut normals = NormalSampler::new(16);
     let mut values = noisy(&mut normals, 750.0, 0.003, FEWEST - 1);
     values.push(400.0);
@@ -236,7 +236,7 @@ fn too_few_points_are_no_baseline_and_ring_nothing() {
 }
 
 #[test]
-fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
+fn points_with_findings_stay_out_of_the_baseline_and_recovery_ends_the_alarm() {
     let mut normals = NormalSampler::new(17);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     values.extend(noisy(&mut normals, 708.0, 0.003, 20));
@@ -249,41 +249,41 @@ fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
         }
     }
     assess(&mut trend);
-    let rung: Vec<&str> = trend.alarms.iter().map(|a| a.run.as_str()).collect();
-    assert_eq!(rung, ["r0020", "r0050"], "once each time it leaves");
-    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
-    assert_eq!(stand, [false, true], "the first ended when it came back");
-    assert_eq!(trend.open_alarm().expect("it is away").alarm, trend.alarms[1]);
+    let alarms: Vec<&str> = trend.alarms.iter().map(|a| a.run.as_str()).collect();
+    assert_eq!(alarms, ["r0020", "r0050"], "one alarm per departure from the baseline");
+    let standing: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(standing, [false, true], "the first alarm ended with the recovery");
+    assert_eq!(trend.open_alarm().expect("an open alarm").alarm, trend.alarms[1]);
     let baseline = trend.baseline.expect("thirty good points");
     assert!((baseline.mean - 750.0).abs() < 2.0, "{baseline:?}");
-    assert_eq!(baseline.count, 30 - 2, "what came back is believed from the third on");
+    assert_eq!(baseline.count, 30 - 2, "recovered readings count from the third on");
 }
 
 #[test]
-fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
+fn a_new_level_without_findings_becomes_the_baseline() {
     let mut normals = NormalSampler::new(18);
     let mut values = noisy(&mut normals, 750.0, 0.003, 30);
     values.extend(noisy(&mut normals, 735.0, 0.003, 15));
     values.extend(noisy(&mut normals, 720.0, 0.003, 5));
     let trend = assessed(series(values));
-    let rung: Vec<(usize, bool)> = trend
+    let alarms: Vec<(usize, bool)> = trend
         .alarms
         .iter()
         .map(|a| (a.since[1..].parse().expect("a number"), a.shift < -0.01))
         .collect();
     let near = |at: usize| at - 1..=at + 1;
-    let [(first, true), (second, true)] = rung.as_slice() else { panic!("{:?}", trend.alarms) };
+    let [(first, true), (second, true)] = alarms.as_slice() else { panic!("{:?}", trend.alarms) };
     assert!(near(30).contains(first) && near(45).contains(second), "{:?}", trend.alarms);
     assert_eq!(trend.alarms.iter().filter(|a| a.stands).count(), 1, "{:?}", trend.alarms);
     let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat()));
     assert!(up.alarms.len() == 1 && 0.05 < up.alarms[0].shift, "{:?}", up.alarms);
-    assert!(up.alarms[0].stands && up.open_alarm().is_none(), "more is not worse");
+    assert!(up.alarms[0].stands && up.open_alarm().is_none(), "a higher bandwidth is not worse");
     let slower = Trend { unit: Unit::Microseconds, ..up };
-    assert!(slower.open_alarm().is_some(), "of a latency it is");
+    assert!(slower.open_alarm().is_some(), "a higher latency is worse");
 }
 
 #[test]
-fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
+fn a_new_driver_starts_a_new_baseline_and_its_step_is_an_alarm() {
     let mut normals = NormalSampler::new(19);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     values.extend(noisy(&mut normals, 720.0, 0.003, 12));
@@ -291,12 +291,12 @@ fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
     trend.changes = vec![changed(20, RunChangeKind::Driver, "driver")];
     let mut early = trend.clone();
     assess(&mut trend);
-    let rung: Vec<&str> = trend.alarms.iter().map(|a| a.since.as_str()).collect();
-    assert_eq!(rung, ["r0020"], "{:?}", trend.alarms);
-    assert!(trend.open_alarm().is_none(), "what was learnt since is usual now");
+    let alarms: Vec<&str> = trend.alarms.iter().map(|a| a.since.as_str()).collect();
+    assert_eq!(alarms, ["r0020"], "{:?}", trend.alarms);
+    assert!(trend.open_alarm().is_none(), "the new level is the baseline now");
     let baseline = trend.baseline.expect("twelve points");
     assert_eq!((baseline.since.as_str(), baseline.count), ("r0020", 12));
-    // Until there are enough under the new one, no value is usual.
+    // With too few readings under the new driver, no baseline exists.
     early.points.truncate(25);
     assert_eq!(assessed(early.clone()).baseline, None);
     // A boot, or a newer fabricgate, does not mean other hardware.
@@ -307,7 +307,7 @@ fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
 }
 
 #[test]
-fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
+fn a_small_step_in_unusually_quiet_readings_raises_no_alarm() {
     let mut values = vec![750.0; 30];
     values.extend([748.5; 30]);
     let trend = assessed(series(values));
@@ -320,7 +320,7 @@ fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
 }
 
 #[test]
-fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
+fn a_missing_reading_during_an_alarm_does_not_enter_the_baseline() {
     let mut normals = NormalSampler::new(20);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     // The loss is so small that the alarm needs more than one reading.
@@ -333,14 +333,14 @@ fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
 }
 
 #[test]
-fn an_alarm_on_record_stands_no_longer_when_a_later_one_does() {
+fn a_recorded_alarm_ends_when_a_later_one_starts() {
     let mut normals = NormalSampler::new(21);
     let mut values = noisy(&mut normals, 750.0, 0.003, 30);
     values.extend(noisy(&mut normals, 708.0, 0.003, 3));
     let mut trend = series(values);
-    let old = assessed(trend.clone()).alarms.pop().expect("it rings");
+    let old = assessed(trend.clone()).alarms.pop().expect("an alarm");
     trend.alarms = vec![TrendAlarm { run: "thinned".to_owned(), stands: true, ..old }];
     assess_since(&mut trend, 5);
-    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
-    assert_eq!(stand, [false, true], "{:?}", trend.alarms);
+    let standing: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(standing, [false, true], "{:?}", trend.alarms);
 }

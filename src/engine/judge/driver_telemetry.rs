@@ -28,8 +28,8 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for domain in domains {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
         let entry = best.entry(platform).or_default();
-        for (_, said) in domain.nodes.iter().flat_map(|node| node_telemetry(domain, node)) {
-            let (generation, width) = host_link(said.gpu);
+        for (_, telemetry) in domain.nodes.iter().flat_map(|node| node_telemetry(domain, node)) {
+            let (generation, width) = host_link(telemetry.gpu);
             *entry = (entry.0.max(generation), entry.1.max(width));
         }
     }
@@ -42,8 +42,8 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
         let best = best.get(platform).copied().unwrap_or_default();
         for node in &domain.nodes {
-            for (gpu, said) in node_telemetry(domain, node) {
-                apply_telemetry(domain, (node, low.contains(node)), gpu, &said, best, ledger);
+            for (gpu, telemetry) in node_telemetry(domain, node) {
+                apply_telemetry(domain, (node, low.contains(node)), gpu, &telemetry, best, ledger);
             }
         }
     }
@@ -78,7 +78,7 @@ fn apply_telemetry(
     domain: &DomainRecordings<'_>,
     (node, is_low): (&NodeName, bool),
     index: u32,
-    said: &GpuRunTelemetry<'_>,
+    telemetry: &GpuRunTelemetry<'_>,
     best: (u32, u32),
     ledger: &mut FindingSet,
 ) {
@@ -89,9 +89,9 @@ fn apply_telemetry(
             && f.locus.node.as_ref() == Some(node)
             && f.locus.gpu.is_none_or(|gpu| gpu == index)
             && traits_of(&f.class).has_driver_telemetry
-            && f.evidence.iter().any(|e| e.file == said.file)
+            && f.evidence.iter().any(|e| e.file == telemetry.file)
     };
-    let (counted, busy) = (explain_errors(said.gpu), explain_other_processes(said.gpu));
+    let (counted, busy) = (explain_errors(telemetry.gpu), explain_other_processes(telemetry.gpu));
     let mut doubts = Vec::new();
     let mut found = false;
     ledger.update_of_node(node, |finding| {
@@ -101,17 +101,18 @@ fn apply_telemetry(
         found = true;
         let mut causes = Vec::new();
         if finding.class == FindingClass::HostLinkLow {
-            causes.extend(explain_link_training(said.gpu, best));
+            causes.extend(explain_link_training(telemetry.gpu, best));
         }
-        causes.extend(explain_throttling(said.gpu));
+        causes.extend(explain_throttling(telemetry.gpu));
         causes.extend(counted.clone());
         causes.extend(busy.clone());
         for cause in causes {
             let detail = format!("{name}: {cause}");
-            let known = finding.evidence.iter().any(|e| e.file == said.file && e.detail == detail);
+            let known =
+                finding.evidence.iter().any(|e| e.file == telemetry.file && e.detail == detail);
             if !known {
                 finding.summary = format!("{}; {detail}", finding.summary);
-                let file = said.file.to_owned();
+                let file = telemetry.file.to_owned();
                 finding.evidence.push(Evidence { file, testcase: None, detail, class: None });
             }
         }
@@ -131,8 +132,9 @@ fn explain_link_training(gpu: &GpuTelemetry, best: (u32, u32)) -> Option<String>
     let (generation, width) = host_link(gpu);
     let slower = 0 < generation && generation < best.0;
     let narrower = 0 < width && width < best.1;
-    let said = format!("its host link ran at PCIe generation {generation} with {width} lanes");
-    (slower || narrower).then(|| format!("{said}, others at {} with {}", best.0, best.1))
+    let description =
+        format!("its host link ran at PCIe generation {generation} with {width} lanes");
+    (slower || narrower).then(|| format!("{description}, others at {} with {}", best.0, best.1))
 }
 
 fn explain_throttling(gpu: &GpuTelemetry) -> Option<String> {

@@ -26,7 +26,6 @@ use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 /// which affect about one reading in 200.
 const MOST_DIPS: f64 = 0.01;
 
-/// The judgement of one island.
 #[derive(Debug)]
 pub(super) struct FabricJudgement {
     pub(super) findings: Vec<Finding>,
@@ -34,7 +33,6 @@ pub(super) struct FabricJudgement {
     pub(super) notes: Vec<String>,
     /// Directed readings, normalised by the level of each run.
     pub(super) directed: Vec<PairReading>,
-    /// The peeled directed readings.
     pub(super) peeled: PeelResult,
     /// Peeled readings of both directions concurrently.
     pub(super) both_ways: PeelResult,
@@ -103,8 +101,9 @@ pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> Fab
     report_disputes(island, &disputes, &mut out);
     report_unclear(island, &mut out);
     let mut doubts = Vec::new();
-    let told = (&mut out.notes, &mut doubts);
-    out.level = level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, told);
+    let remarks = (&mut out.notes, &mut doubts);
+    out.level =
+        level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, remarks);
     for node in island.gpus_by_node().keys() {
         out.unknown.extend(doubts.iter().map(|why| (UnknownSubject::node(node), why.clone())));
     }
@@ -369,14 +368,15 @@ fn gpu_finding(
         if island.node.is_some() { "node" } else { "domain" },
     ));
     let quantised = missing_links_of_group(island, blame.ratio)
-        .map_or(String::new(), |links| format!(", as with {links} lost"));
-    let said = format!(
-        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners read normally with each other",
+        .map_or(String::new(), |links| format!(", consistent with {links} lost"));
+    let summary = format!(
+        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners \
+         read normally with each other",
         format_percent(1.0 - measured / level)
     );
     let mut found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
         .with_peer_level(measured, level, expected_level(island, group))
-        .with_summary(said);
+        .with_summary(summary);
     found.detectable = Some(super::finding::round(blame.detectable));
     for (at, key) in island.reading_groups.iter().enumerate() {
         let of = |direction| stats::median(&mut end_readings(readings, gpu, direction, at, peeled));
@@ -460,9 +460,9 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
         // Here a reading counts once for either direction.
-        let word =
+        let classification =
             peel::classify_pair(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
-        if !known && 2 < pair.readings && word == PairClassification::Fault {
+        if !known && 2 < pair.readings && classification == PairClassification::Fault {
             out.findings.push(pair_finding(island, &out.both_ways, pair));
         }
     }
@@ -489,17 +489,17 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
         })
         .collect();
     let list = list.join(", ");
-    let said =
+    let summary =
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
     if too_many {
         let why = format!(
-            "{said}; that is more than healthy noise, and no single part explains it: take three \
-             readings of every pair"
+            "{summary}; that is more than healthy noise, and no single part explains it: take \
+             three readings of every pair"
         );
         out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {
         out.notes
-            .push(format!("{said}; readings dip by chance about once in 200; repeat the sweep"));
+            .push(format!("{summary}; readings dip by chance about once in 200; repeat the sweep"));
     }
 }
 
@@ -508,13 +508,13 @@ fn doubtful_pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &L
     let found = pair_finding(island, peeled, pair);
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
     let count = pair.readings;
-    let said = format!(
+    let summary = format!(
         "GPUs {src} and {dst} read {} low with each other in all {count} readings and normally \
          with all other GPUs: a slow pair or dips, {count} readings cannot decide; read this pair \
          again",
         format_percent(1.0 - pair.ratio)
     );
-    Finding { outcome: Outcome::Unknown, rule: peel::DOUBTFUL_PAIR_RULE, summary: said, ..found }
+    Finding { outcome: Outcome::Unknown, rule: peel::DOUBTFUL_PAIR_RULE, summary, ..found }
 }
 
 fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -> Finding {
@@ -533,12 +533,12 @@ fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -
         island.directed.iter().chain(&island.both_ways).find(between).map_or(0, |r| r.group);
     let level = peeled.levels.get(group).copied().filter(|l| l.is_finite()).unwrap_or(0.0);
     let ways = if pair.both_ways { "with each other" } else { "in this direction" };
-    let said = format!(
+    let summary = format!(
         "GPUs {src} and {dst} are {} low {ways} and normal with all other GPUs",
         format_percent(1.0 - pair.ratio)
     );
     let found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
         .with_peer_level(level * pair.ratio, level, expected_level(island, group))
-        .with_summary(said);
+        .with_summary(summary);
     add_evidence(island, found)
 }

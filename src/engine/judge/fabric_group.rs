@@ -21,7 +21,7 @@ use model::parse_output::Tool;
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 
-/// Comparable readings.
+/// The conditions under which readings can be compared with each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairReadingGroup {
     pub(super) testcase: Arc<str>,
@@ -37,7 +37,6 @@ pub(super) struct PairReadingGroup {
     pub(super) bytes: Option<u64>,
 }
 
-/// One reading between two GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairReading {
     pub(super) src: usize,
@@ -341,8 +340,8 @@ fn build_fabric_group<'a>(
     only: Option<&NodeName>,
     at_once: bool,
 ) -> FabricGroup<'a> {
-    let is_ours = |node: &NodeName| only.is_none_or(|only| node == only);
-    let own = domain.per_node.iter().filter(|(node, _)| is_ours(node));
+    let is_included = |node: &NodeName| only.is_none_or(|only| node == only);
+    let own = domain.per_node.iter().filter(|(node, _)| is_included(node));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
     let across = domain.across_nodes.iter().map(|r| (None, *r)).filter(|_| only.is_none());
     let mut recordings: Vec<(Option<&NodeName>, &ToolRecording)> = Vec::new();
@@ -368,7 +367,7 @@ fn build_fabric_group<'a>(
             places.extend(rows.into_iter().chain(cols).flatten().map(|gpu| (gpu, 0)));
         }
     }
-    let left_out = fit_gpus(domain, is_ours, &mut places);
+    let left_out = fit_gpus(domain, is_included, &mut places);
     for (at, place) in places.values_mut().enumerate() {
         *place = at;
     }
@@ -469,7 +468,7 @@ fn build_fabric_group<'a>(
 /// indices first, evenly over the nodes.
 fn fit_gpus(
     domain: &DomainRecordings<'_>,
-    is_ours: impl Fn(&NodeName) -> bool,
+    is_included: impl Fn(&NodeName) -> bool,
     places: &mut BTreeMap<GpuId, usize>,
 ) -> BTreeMap<NodeName, usize> {
     let most = limits::MAX_GPUS_IN_TABLE;
@@ -483,7 +482,7 @@ fn fit_gpus(
         places.extend(read.into_iter().map(|gpu| (gpu, 0)));
     }
     for index in 0..domain.gpus_per_node.unwrap_or(0).min(limits::MAX_GPUS_PER_NODE) {
-        for node in domain.nodes.iter().filter(|node| is_ours(node)) {
+        for node in domain.nodes.iter().filter(|node| is_included(node)) {
             let gpu = GpuId::new(node.clone(), index);
             if places.len() < most {
                 places.insert(gpu, 0);

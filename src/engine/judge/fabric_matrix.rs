@@ -1,5 +1,5 @@
-//! Every measured cell in the direction of the data, for `matrix.csv` and the pictures, with its
-//! reference and result.
+//! Every measured cell in the direction of the data, with its reference and result, for
+//! `matrix.csv` and the heat maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl CellReference<'_> {
                     value,
                     ..blank.clone()
                 };
-                cells.push(compare_cell(cell, expected, self.is_guilty(src, dst)));
+                cells.push(compare_cell(cell, expected, self.is_blamed(src, dst)));
             });
             return;
         }
@@ -146,10 +146,10 @@ impl CellReference<'_> {
                     (cell.src_node, cell.src_gpu, cell.dst_node) =
                         (Some(node.clone()), Some(gpu), host);
                 }
-                let guilty = self.is_host_guilty(node, gpu, shape);
+                let is_blamed = self.is_host_blamed(node, gpu, shape);
                 // Only judged tests can be low.
                 let expected = expected.filter(|_| unit.is_bandwidth());
-                cells.push(compare_cell(cell, expected, guilty));
+                cells.push(compare_cell(cell, expected, is_blamed));
             }
         }
     }
@@ -171,7 +171,7 @@ impl CellReference<'_> {
     }
 
     /// Whether a finding explains that a cell between these ends is low.
-    fn is_guilty(&self, src: &FabricCellEnd, dst: &FabricCellEnd) -> bool {
+    fn is_blamed(&self, src: &FabricCellEnd, dst: &FabricCellEnd) -> bool {
         let (Some((island, s)), Some((other, d))) = (src.position, dst.position) else {
             return false;
         };
@@ -190,7 +190,7 @@ impl CellReference<'_> {
             || fabric.level.is_some_and(|l| l.low)
     }
 
-    fn is_host_guilty(&self, node: &NodeName, gpu: u32, shape: CellShape) -> bool {
+    fn is_host_blamed(&self, node: &NodeName, gpu: u32, shape: CellShape) -> bool {
         shape.is_host()
             && self.ledger.findings_of_node(node).any(|f| {
                 f.class == FindingClass::HostLinkLow
@@ -203,7 +203,7 @@ impl CellReference<'_> {
 pub(super) fn compare_cell(
     mut cell: MeasuredCell,
     reference: Option<(f64, f64)>,
-    guilty: bool,
+    is_blamed: bool,
 ) -> MeasuredCell {
     let expected = reference.map(|(value, _)| value);
     let line = reference.map_or(MIN_EFFECT, |(_, tolerance)| tolerance.max(MIN_EFFECT));
@@ -216,7 +216,7 @@ pub(super) fn compare_cell(
     };
     cell.outcome = match (cell.value, cell.ratio) {
         (None, _) | (_, None) => Outcome::Unknown,
-        (Some(_), Some(ratio)) if guilty && ratio < 1.0 - MIN_EFFECT => Outcome::Degraded,
+        (Some(_), Some(ratio)) if is_blamed && ratio < 1.0 - MIN_EFFECT => Outcome::Degraded,
         (Some(_), Some(ratio)) if 1.0 - line <= ratio => Outcome::Pass,
         // Low, and no finding explains it.
         (Some(_), Some(_)) => Outcome::Unknown,

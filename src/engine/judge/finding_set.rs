@@ -1,7 +1,7 @@
 //! The intermediate results of the judge: findings, unknowns, and notes.
 //!
-//! Every stage of the judge writes here; `nodes` reads it at the end. A large failure produces as
-//! many findings as nodes, so the findings of a node or a domain are indexed.
+//! Every stage of the judge writes here; `node_verdicts` reads it at the end. A large failure
+//! produces as many findings as nodes, so the findings of a node or a domain are indexed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,6 @@ pub(super) struct FindingSet {
     pub(super) measured_boundaries: BTreeMap<NodeName, MeasuredBoundaries>,
     /// Files of network pairs without a usable result.
     pub(super) unusable: BTreeSet<String>,
-    /// The reference levels of readings.
     pub(super) levels: ReferenceLevels,
 }
 
@@ -82,10 +81,10 @@ impl FindingSet {
         self.insert(finding, None);
     }
 
-    /// Adds a finding about one GPU; `shown` is its summary without the GPU's name.
-    pub(super) fn add_of_gpu(&mut self, gpu: &GpuId, finding: Finding, shown: &str) {
-        let finding = finding.with_summary(format!("GPU {gpu}: {shown}"));
-        self.insert(finding, Some(shown.to_owned()));
+    /// Adds a finding about one GPU; `short_summary` omits the GPU's name.
+    pub(super) fn add_of_gpu(&mut self, gpu: &GpuId, finding: Finding, short_summary: &str) {
+        let finding = finding.with_summary(format!("GPU {gpu}: {short_summary}"));
+        self.insert(finding, Some(short_summary.to_owned()));
     }
 
     /// A GPU finding's summary without the GPU's name.
@@ -93,12 +92,14 @@ impl FindingSet {
         self.gpu_summaries.get(&finding.id).unwrap_or(&finding.summary)
     }
 
-    fn insert(&mut self, mut finding: Finding, mut shown: Option<String>) {
+    fn insert(&mut self, mut finding: Finding, mut short_summary: Option<String>) {
         if contradicts_itself(&finding) {
             const BLAMES_NOTHING: &str = "; that ratio is as expected, so nothing is blamed";
             finding.outcome = Outcome::Unknown;
             finding.summary.push_str(BLAMES_NOTHING);
-            shown.iter_mut().for_each(|shown| shown.push_str(BLAMES_NOTHING));
+            short_summary
+                .iter_mut()
+                .for_each(|short_summary| short_summary.push_str(BLAMES_NOTHING));
             if let Some(node) = finding.locus.node.clone() {
                 self.add_doubt(&node, finding.summary.clone());
             }
@@ -110,7 +111,7 @@ impl FindingSet {
             let mut second = finding;
             if known.measured.is_none() && second.measured.is_some() {
                 std::mem::swap(known, &mut second);
-                record_gpu_summary(&mut self.gpu_summaries, &known.id, shown);
+                record_gpu_summary(&mut self.gpu_summaries, &known.id, short_summary);
             }
             known.outcome = outcome;
             for evidence in second.evidence {
@@ -120,7 +121,7 @@ impl FindingSet {
             }
             return;
         }
-        record_gpu_summary(&mut self.gpu_summaries, &finding.id, shown);
+        record_gpu_summary(&mut self.gpu_summaries, &finding.id, short_summary);
         self.positions.insert(finding.id.clone(), self.slots.len());
         self.locus_index.add(self.slots.len(), &finding.locus);
         self.slots.push(Some(finding));
@@ -240,9 +241,9 @@ impl FindingSet {
 }
 
 /// Stores a GPU finding's summary without the GPU's name, or that none exists.
-fn record_gpu_summary(all: &mut BTreeMap<String, String>, id: &str, shown: Option<String>) {
-    match shown {
-        Some(shown) => _ = all.insert(id.to_owned(), shown),
+fn record_gpu_summary(all: &mut BTreeMap<String, String>, id: &str, short_summary: Option<String>) {
+    match short_summary {
+        Some(short_summary) => _ = all.insert(id.to_owned(), short_summary),
         None => _ = all.remove(id),
     }
 }
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_known_by_its_ends_and_its_domain_until_it_is_taken_out() {
+    fn a_finding_is_indexed_by_its_ends_and_domain_until_it_is_removed() {
         let mut ledger = FindingSet::default();
         let domain = new_finding(
             Outcome::Failed,
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_once() {
+    fn an_unknown_subject_is_listed_once() {
         let mut ledger = FindingSet::default();
         for at in 0..3 {
             ledger.add_unknown(

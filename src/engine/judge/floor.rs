@@ -86,12 +86,12 @@ fn report_below_floor(
         return;
     };
     let level = expectation.value.unwrap_or(floor);
-    let said = format!(
+    let summary = format!(
         "GPU {gpu}: {testcase} at {:.1} GB/s, below the floor of {floor:.1} (expected {level:.1})",
         best.value
     );
     if best.readings < 2 && DEEPEST_DIP <= best.value / level {
-        ledger.add_doubt(&gpu.node, format!("{said}; read only once, read it again"));
+        ledger.add_doubt(&gpu.node, format!("{summary}; read only once, read it again"));
         return;
     }
     let direction = match testcase::shape_of(testcase) {
@@ -108,7 +108,7 @@ fn report_below_floor(
         RuleKind::Floor.with_terms(format!("below {floor:.1} GB/s ({})", expectation.source));
     let found = new_finding(Outcome::Degraded, class, locus, &rule)
         .with_numbers(best.value, level, Unit::GigabytesPerSecond)
-        .with_summary(said)
+        .with_summary(summary)
         .with_evidence(best.file, Some(testcase), format!("best of {} readings", best.readings));
     ledger.add(found);
 }

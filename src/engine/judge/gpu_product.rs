@@ -18,13 +18,13 @@ pub(super) fn explain_foreign_gpu(
         return None;
     }
     let other = catalogue.platforms.values().find(|other| other.has_device(product));
-    let said = match other {
+    let reported = match other {
         Some(other) => format!("{product} ({})", other.name),
         None if is_other_model(product, &platform.devices) => product.to_owned(),
         None => return None,
     };
     Some(format!(
-        "its claimed platform is {}, with GPUs {}, but the tools report {said}: none of it was \
+        "its claimed platform is {}, with GPUs {}, but the tools report {reported}: none of it was \
          compared",
         platform.name,
         platform.devices.join(" or ")
@@ -68,13 +68,13 @@ impl GpuProductName {
     fn parse(product: &str) -> Self {
         let mut name = Self { models: BTreeSet::new(), form: GpuFormFactor::Module };
         let upper = product.to_ascii_uppercase();
-        let words = upper.split(|c: char| c.is_whitespace() || matches!(c, '-' | '_' | '/' | '*'));
-        for word in words {
-            match word {
+        let tokens = upper.split(|c: char| c.is_whitespace() || matches!(c, '-' | '_' | '/' | '*'));
+        for token in tokens {
+            match token {
                 "MIG" => name.form = GpuFormFactor::Mig,
                 "PCIE" => name.form = GpuFormFactor::Pcie,
-                _ if word.starts_with("NVL") => name.form = GpuFormFactor::Nvl,
-                _ if is_model(word) => _ = name.models.insert(word.to_owned()),
+                _ if token.starts_with("NVL") => name.form = GpuFormFactor::Nvl,
+                _ if is_model(token) => _ = name.models.insert(token.to_owned()),
                 _ => {}
             }
         }
@@ -82,11 +82,11 @@ impl GpuProductName {
     }
 }
 
-fn is_model(word: &str) -> bool {
-    let is_part = ["HBM", "SXM", "GDDR"].iter().any(|part| word.starts_with(part));
-    let is_number = 4 <= word.len() && word.bytes().all(|byte| byte.is_ascii_digit());
-    let starts_with_letter = word.starts_with(|c: char| c.is_ascii_alphabetic());
-    let has_digit = word.bytes().any(|byte| byte.is_ascii_digit());
+fn is_model(token: &str) -> bool {
+    let is_part = ["HBM", "SXM", "GDDR"].iter().any(|part| token.starts_with(part));
+    let is_number = 4 <= token.len() && token.bytes().all(|byte| byte.is_ascii_digit());
+    let starts_with_letter = token.starts_with(|c: char| c.is_ascii_alphabetic());
+    let has_digit = token.bytes().any(|byte| byte.is_ascii_digit());
     is_number || (starts_with_letter && has_digit && !is_part)
 }
 
@@ -97,22 +97,29 @@ mod tests {
 
     fn why(platform: &str, product: &str) -> Option<String> {
         let catalogue = builtin::builtin_catalogue();
-        explain_foreign_gpu(product, catalogue.platform(platform).expect("it ships"), catalogue)
+        explain_foreign_gpu(
+            product,
+            catalogue.platform(platform).expect("a shipped platform"),
+            catalogue,
+        )
     }
 
     #[test]
-    fn every_listed_gpu_is_one_of_its_own_platform_and_of_no_other() {
+    fn every_listed_gpu_belongs_to_its_own_platform_only() {
         let platforms = || builtin::builtin_catalogue().platforms.values();
         let mut others = 0;
         for platform in platforms().filter(|p| !p.devices.is_empty()) {
             for device in platforms().flat_map(|p| &p.devices) {
                 let product = device.replace('*', "");
                 let is_own = platform.has_device(&product);
-                let said = why(&platform.name, &product);
-                assert_eq!(said.is_none(), is_own, "{} {product}", platform.name);
-                if let Some(said) = said {
+                let reason = why(&platform.name, &product);
+                assert_eq!(reason.is_none(), is_own, "{} {product}", platform.name);
+                if let Some(reason) = reason {
                     others += 1;
-                    assert!(said.contains(&product) && said.contains(&platform.name), "{said}");
+                    assert!(
+                        reason.contains(&product) && reason.contains(&platform.name),
+                        "{reason}"
+                    );
                 }
             }
         }
@@ -120,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names_are_told_apart_and_names_that_say_nothing_are_let_pass() {
+    fn similar_names_are_distinguished_and_uninformative_names_are_accepted() {
         let another = [
             ("hgx-h100", "AMD Instinct MI300X"),
             ("hgx-h100", "AMD Instinct MI300X OAM"),

@@ -39,7 +39,7 @@ pub(super) const NOTEWORTHY: f64 = 0.02;
 const NOISY_SPREAD: f64 = 0.08;
 
 /// The text for a level that was present before anything warmed up.
-const FROM_THE_FIRST: &str = "so from the first reading on";
+const FROM_THE_FIRST: &str = "it was so from the first reading on";
 
 /// All readings of one pair in one test, in order, relative to their median.
 struct StabilityCell {
@@ -80,7 +80,7 @@ fn judge_gpus(
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
     let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
     let mut falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
-    // A change in all GPUs comes from the instrument or the room.
+    // A change in all GPUs comes from the instrument or the environment.
     let common = stats::median(&mut falls).unwrap_or(0.0);
     for shown in &shown {
         #[expect(clippy::cast_precision_loss, reason = "a count of partners")]
@@ -123,12 +123,13 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
              islands of the platform, or {}",
             format_percent(NOISY_SPREAD)
         ));
-        let tells = "by itself not a fault: other work on the GPUs, changing clocks, or the tool; \
-                     repeat the test on idle nodes, or with another tool";
+        let explanation = "this alone is not a fault: the cause may be other work on the GPUs, \
+                           changing clocks, or the tool; repeat the test on idle nodes, or with \
+                           another tool";
         if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
-            let said = format!(
+            let summary = format!(
                 "readings of one pair lie {} apart in {} of {} islands of {platform}, for every \
-                 GPU: {tells}",
+                 GPU: {explanation}",
                 format_percent(*spread),
                 noisy.len(),
                 islands.len()
@@ -136,14 +137,14 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
             let locus =
                 Locus { peer: Some(platform.to_owned()), ..Locus::new(LocusKind::Instrument) };
             let found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
-                .with_summary(said);
+                .with_summary(summary);
             ledger.add(fabric::add_evidence(first, found));
             continue;
         }
         for (island, spread) in &noisy {
             let what = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
-            let said = format!(
-                "readings of one pair lie {} apart throughout {what}, for every GPU: {tells}",
+            let summary = format!(
+                "readings of one pair lie {} apart throughout {what}, for every GPU: {explanation}",
                 format_percent(*spread)
             );
             let locus = Locus {
@@ -151,15 +152,15 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
                 ..super::finding::domain_locus(LocusKind::Instrument, &island.domain)
             };
             let found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
-                .with_summary(said);
+                .with_summary(summary);
             ledger.add(fabric::add_evidence(island, found));
         }
     }
 }
 
 /// Notes that a low and steady level was present from the first reading on.
-fn note_first_reading(island: &FabricGroup<'_>, shown: &GpuStability, ledger: &mut FindingSet) {
-    let id = &island.gpus[shown.gpu];
+fn note_first_reading(island: &FabricGroup<'_>, stability: &GpuStability, ledger: &mut FindingSet) {
+    let id = &island.gpus[stability.gpu];
     let is_level = |f: &Finding| {
         let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
@@ -196,7 +197,7 @@ pub(super) enum Instability {
     Falls,
 }
 
-/// What exceeds noise in the readings of one part.
+/// The thresholds from which readings of one part exceed noise.
 pub(super) struct StabilityLimits {
     /// The fall that all parts have in common.
     pub(super) common: f64,
@@ -274,19 +275,20 @@ fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
 
 fn report_drift(
     island: &FabricGroup<'_>,
-    shown: &GpuStability,
+    stability: &GpuStability,
     limits: &StabilityLimits,
     ledger: &mut FindingSet,
 ) {
-    let own = relative_fall(&shown.trend) - limits.common;
-    let id = &island.gpus[shown.gpu];
-    let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
-    let said = format!(
+    let own = relative_fall(&stability.trend) - limits.common;
+    let id = &island.gpus[stability.gpu];
+    let steps: Vec<String> = stability.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
+    let summary = format!(
         "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did \
-         not: it drifts, as with heat or a power limit; its level is not yet conclusive",
+         not: it drifts, possibly because of heat or a power limit; its level is not yet \
+         conclusive",
         format_percent(own),
-        shown.trend.len(),
-        shown.partners
+        stability.trend.len(),
+        stability.partners
     );
     let rule = RuleKind::Trend.with_terms(format!(
         "the median over partners falls from the first reading to the last by more than {} beyond \
@@ -295,11 +297,11 @@ fn report_drift(
     ));
     let found =
         new_finding(Outcome::Unknown, FindingClass::Drifting, gpu_locus(&island.domain, id), &rule)
-            .with_summary(said);
+            .with_summary(summary);
     let found = Finding { ratio_to_own: Some(round(1.0 - own)), ..found };
     add_finding(
         island,
-        shown,
+        stability,
         found,
         format!("readings over their middle: {}", steps.join(", ")),
         ledger,
@@ -308,16 +310,16 @@ fn report_drift(
 
 fn report_unstable(
     island: &FabricGroup<'_>,
-    shown: &GpuStability,
+    stability: &GpuStability,
     usual: f64,
     ledger: &mut FindingSet,
 ) {
-    let id = &island.gpus[shown.gpu];
-    let said = format!(
+    let id = &island.gpus[stability.gpu];
+    let summary = format!(
         "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual \
          here; this concerns spread, not level",
-        format_percent(shown.spread),
-        shown.partners,
+        format_percent(stability.spread),
+        stability.partners,
         format_percent(usual)
     );
     let rule = RuleKind::Spread.with_terms(format!(
@@ -327,9 +329,9 @@ fn report_unstable(
     ));
     let found =
         new_finding(Outcome::Unknown, FindingClass::Unstable, gpu_locus(&island.domain, id), &rule)
-            .with_summary(said);
-    let detail = format!("median range over {} partners", shown.partners);
-    add_finding(island, shown, found, detail, ledger);
+            .with_summary(summary);
+    let detail = format!("median range over {} partners", stability.partners);
+    add_finding(island, stability, found, detail, ledger);
 }
 
 /// Absorbs findings of low rates on a node that unsteady readings explain (`explained`): they
@@ -351,12 +353,12 @@ pub(super) fn absorb_explained(
 /// finding also explains a low level.
 fn add_finding(
     island: &FabricGroup<'_>,
-    shown: &GpuStability,
+    stability: &GpuStability,
     mut found: Finding,
     detail: String,
     ledger: &mut FindingSet,
 ) {
-    let (gpu, id) = (shown.gpu, &island.gpus[shown.gpu]);
+    let (gpu, id) = (stability.gpu, &island.gpus[stability.gpu]);
     let groups = 0..island.reading_groups.len();
     let of =
         |group| Some((island.file_of(group, gpu)?, island.reading_groups[group].testcase.clone()));
@@ -370,7 +372,7 @@ fn add_finding(
         let pair = f.locus.kind == LocusKind::Pair;
         f.class == FindingClass::NvlinkLow && ((own && (single || pair)) || (peer && pair))
     };
-    if 1.0 - peel::MIN_EFFECT <= shown.peak {
+    if 1.0 - peel::MIN_EFFECT <= stability.peak {
         absorb_explained(&mut found, &id.node, explained, ledger);
     }
     found.evidence.truncate(MAX_EVIDENCE);

@@ -57,22 +57,22 @@ pub(super) fn judge(
     }
     let run = run_summary::summarize_case(domains, judged, claims, recordings);
     let taken = RecordingsByNode::new(recordings);
-    let home: BTreeMap<&NodeName, &DomainName> =
+    let node_domains: BTreeMap<&NodeName, &DomainName> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect();
     // Parts that share a fabric or a rail rise and fall together.
     let mut groups: BTreeMap<BaselineGroup<'_>, Vec<BaselineDrop<'_>>> = BTreeMap::new();
     let inside = judged.iter().flatten().map(|(island, _)| island);
     let alone: BTreeSet<&NodeName> = inside.filter_map(|island| island.node.as_ref()).collect();
-    for (part, shown) in &run {
+    for (part, reading) in &run {
         let Some(usual) = history.usual.get(part) else { continue };
         let group = BaselineGroup {
-            domain: home.get(&part.node).copied().filter(|_| part.gpu.is_some()),
+            domain: node_domains.get(&part.node).copied().filter(|_| part.gpu.is_some()),
             node: Some(&part.node).filter(|n| part.gpu.is_some() && alone.contains(n)).cloned(),
             rail: part.rail.clone(),
             network: part.gpu.is_none(),
             platform: part.platform.clone(),
         };
-        groups.entry(group).or_default().push(compare_with_usual(part, shown, usual));
+        groups.entry(group).or_default().push(compare_with_usual(part, reading, usual));
     }
     note_incomparable_runs(&run, history, &groups, ledger);
     let mut common: Vec<(BaselineGroup<'_>, BaselineDrop<'_>)> = Vec::new();
@@ -120,19 +120,19 @@ struct BaselineGroup<'d> {
 
 fn compare_with_usual<'h>(
     part: &PartTestKey,
-    shown: &PartReading,
+    reading: &PartReading,
     usual: &'h UsualLevel,
 ) -> BaselineDrop<'h> {
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     let runs = usual.count as f64;
     // The expected deviation of a further run from the median of the earlier ones.
     let between = usual.spread.unwrap_or(0.0).powi(2).max(usual.error.powi(2));
-    let error = (shown.error.powi(2) + between * (1.0 + 1.0 / runs)).sqrt();
+    let error = (reading.error.powi(2) + between * (1.0 + 1.0 / runs)).sqrt();
     BaselineDrop {
         part: part.clone(),
         usual,
-        now: shown.value,
-        ratio: shown.value / usual.median,
+        now: reading.value,
+        ratio: reading.value / usual.median,
         line: peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * error),
     }
 }
@@ -157,7 +157,7 @@ fn note_incomparable_runs(
         named.into_iter().take(3).collect::<Vec<_>>().join("; ")
     };
     ledger.notes.push(format!(
-        "no part could be compared with its own history: here {}; then {}",
+        "no part could be compared with its own history: this run has {}; earlier runs have {}",
         of(&mut run.keys()),
         of(&mut history.usual.keys())
     ));
@@ -196,14 +196,14 @@ fn drop_outcome(usual: &UsualLevel) -> Outcome {
 
 fn explain_open(usual: &UsualLevel) -> &'static str {
     match usual.count < FEWEST_RUNS {
-        true => "; so few earlier runs may have been unusual themselves: run it a third time",
+        true => "; so few earlier runs may themselves be unusual: run it a third time",
         false => "",
     }
 }
 
 fn describe_drop(lower: &BaselineDrop<'_>) -> String {
     format!(
-        "{} {} GB/s, {} usual in {}",
+        "{} {} GB/s, usually {} in {}",
         lower.part.testcase,
         format_rate(lower.now),
         format_rate(lower.usual.median),
@@ -262,7 +262,7 @@ fn report_part(
         rail: rail.clone(),
         ..Locus::new(kind)
     };
-    let said = format!(
+    let summary = format!(
         "{what} reads {} GB/s ({}), {} below the {} of {}, while it is within the range of the \
          others{}",
         format_rate(lower.now),
@@ -279,10 +279,10 @@ fn report_part(
         drop_rule(lower),
     )
     .with_own_history(lower.now, lower.usual.median)
-    .with_summary(said.clone());
+    .with_summary(summary.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
     if found.outcome == Outcome::Unknown {
-        ledger.add_doubt(node, said);
+        ledger.add_doubt(node, summary);
     }
     ledger.add(with_files(found, &lower.part, taken, &detail));
 }
@@ -348,12 +348,14 @@ fn report_whole_fabrics(
     let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> =
         common.iter().filter(|(g, _)| !g.network).collect();
     let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
-    let tells = "a change since then (clocks, power limits, firmware, the tool) or the \
-                 measurement: repeat the test with the tool and settings used then";
+    let explanation = "the cause is a change since then (clocks, power limits, firmware, the \
+                       tool) or the measurement: repeat the test with the tool and settings used \
+                       then";
     if everywhere {
         let (group, lower) = fabrics[0];
-        let said = format!(
-            "{} of {all} fabrics of {} read {} less than in {}: one shared cause, {tells}",
+        let summary = format!(
+            "{} of {all} fabrics of {} read {} less than in {}: they share one cause; \
+             {explanation}",
             fabrics.len(),
             group.platform.as_deref().unwrap_or("no platform"),
             format_percent(1.0 - lower.ratio),
@@ -363,7 +365,7 @@ fn report_whole_fabrics(
         let found =
             new_finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, drop_rule(lower))
                 .with_own_history(lower.now, lower.usual.median)
-                .with_summary(said);
+                .with_summary(summary);
         ledger.add(with_files(found, &lower.part, taken, "a typical part"));
     }
     for (group, lower) in common.iter().filter(|(g, _)| g.network || !everywhere) {
@@ -400,8 +402,8 @@ fn report_whole_fabrics(
             (None, Some(domain)) => format!("all of {domain}"),
             (None, None) => "all ends of the network".to_owned(),
         };
-        let said = format!(
-            "{what} reads {} less than in {} ({} of {} GB/s): {tells}",
+        let summary = format!(
+            "{what} reads {} less than in {} ({} of {} GB/s): {explanation}",
             format_percent(1.0 - lower.ratio),
             describe_period(lower.usual),
             format_rate(lower.now),
@@ -415,9 +417,9 @@ fn report_whole_fabrics(
         };
         let found = new_finding(outcome, FindingClass::BelowOwnHistory, locus, drop_rule(lower))
             .with_own_history(lower.now, lower.usual.median)
-            .with_summary(said.clone());
+            .with_summary(summary.clone());
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {
-            ledger.add_doubt(node, said);
+            ledger.add_doubt(node, summary);
         }
         ledger.add(with_files(found, &lower.part, taken, "a typical part"));
     }

@@ -159,11 +159,11 @@ fn report_low_copies(
     judged: usize,
     ledger: &mut FindingSet,
 ) {
-    let (guilty, once): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
+    let (certain, once): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
         merge_directions(low).into_iter().partition(is_certain);
-    guilty.into_iter().for_each(|low| ledger.add(low.finding));
+    certain.into_iter().for_each(|low| ledger.add(low.finding));
     let (dips, open): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
-        once.into_iter().partition(|low| is_acquitted(&low.finding.locus, sound));
+        once.into_iter().partition(|low| is_cleared(&low.finding.locus, sound));
     #[expect(clippy::cast_precision_loss, reason = "counts of copies")]
     let too_many = 1.0 + MOST_DIPS * (judged as f64) < dips.len() as f64;
     for LowHostCopy { finding, .. } in dips {
@@ -212,7 +212,7 @@ fn group_copies<'a>(domain: &'a DomainRecordings<'a>) -> BTreeMap<&'a str, Vec<H
 
 /// Another copy in the same direction read normally. The opposite direction does not clear this
 /// one: lanes and generation are shared, but request sizes, ordering and host memory differ.
-fn is_acquitted(locus: &Locus, sound: &SoundParts) -> bool {
+fn is_cleared(locus: &Locus, sound: &SoundParts) -> bool {
     let (Some(node), Some(gpu)) = (&locus.node, locus.gpu) else { return false };
     let ways = locus.direction.map_or(vec![Direction::H2d, Direction::D2h], |way| vec![way]);
     ways.iter().all(|way| sound.contains(&(GpuId::new(node.clone(), gpu), *way)))
@@ -239,12 +239,12 @@ fn judge_test(
         }
     }
     let line = MIN_EFFECT.max(5.0 * spread);
-    let guilty = copies.iter().filter_map(|c| {
+    let low_copies = copies.iter().filter_map(|c| {
         let finding = low_finding(c, testcase, direction, peers, line, expectation)?;
         Some(LowHostCopy { finding, readings: c.readings.len() })
     });
     let mut by_node: BTreeMap<_, Vec<LowHostCopy>> = BTreeMap::new();
-    for low in guilty {
+    for low in low_copies {
         by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
     }
     let mut own: BTreeMap<&NodeName, Vec<&HostCopies<'_>>> = BTreeMap::new();
@@ -325,20 +325,21 @@ fn low_finding(
     let share = copy.value / reference;
     // 50 % and 25 % match lanes or generations; other shares have another cause.
     let hint = [
-        (0.5, "half the lanes or one PCIe generation down: check the link's width and generation"),
+        (0.5, "half the lanes or one PCIe generation less: check the link's width and generation"),
         (
             0.25,
-            "a quarter of the lanes, or two generations down: check the link's width and \
+            "a quarter of the lanes, or two generations less: check the link's width and \
              generation",
         ),
     ]
     .iter()
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
-    .map_or(String::new(), |(_, text)| format!(": as with {text}"));
-    let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
+    .map_or(String::new(), |(_, text)| format!(": consistent with {text}"));
+    let summary =
+        format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
     let found = new_finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)
         .with_reference(copy.value, held)
-        .with_summary(said);
+        .with_summary(summary);
     // The second measurement does not cover host copies: the evidence is that several outputs
     // agree, so each is listed.
     let found = copy.readings.iter().fold(found, |found, (value, file)| {

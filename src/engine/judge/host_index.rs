@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suffix_is_no_other_node_and_two_that_fit_are_none() {
+    fn a_suffix_is_not_another_node_and_an_ambiguous_name_finds_none() {
         let names = ["a", "b.x", "b.y", "c.x", "d", "d.x", "e-1"].map(NodeName::from);
         let roster: HostIndex<()> = names.iter().collect();
         let known = |host: &str| roster.find_name(host).map(NodeName::as_str);
@@ -96,8 +96,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_looking_at_every_node_finds(
-            nodes in proptest::collection::btree_set("[ab](\\.[xy]){0,2}", 0..8), host in "[ab](\\.[xy]){0,2}"
+        fn lookups_match_a_search_of_all_nodes(
+            nodes in proptest::collection::btree_set("[ab](\\.[xy]){0,2}", 0..8),
+            host in "[ab](\\.[xy]){0,2}",
         ) {
             let nodes: Vec<NodeName> = nodes.into_iter().map(NodeName::from).collect();
             let roster: HostIndex<()> = nodes.iter().collect();

@@ -70,7 +70,7 @@ fn find_isolated_gpus(
             let level = held.value();
             let rule = RuleKind::NoPath
                 .with_terms("every pair of the node reads below 30 % of the fabric's level");
-            let said = format!(
+            let summary = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} \
                  GB/s): the fabric is not configured, or traffic runs over PCIe: check its State \
                  (nvidia-smi -q, Fabric)"
@@ -81,7 +81,8 @@ fn find_isolated_gpus(
                 node_locus(&island.domain, node),
                 rule,
             );
-            let found = add_evidence(island, found.with_reference(value, held).with_summary(said));
+            let found =
+                add_evidence(island, found.with_reference(value, held).with_summary(summary));
             add_finding(island, node, found, (&here, level), out);
         } else {
             for gpu in &here {
@@ -90,7 +91,7 @@ fn find_isolated_gpus(
                 let level = held.value();
                 let rule = RuleKind::NoPath
                     .with_terms("every pair of this GPU reads below 30 % of the fabric's level");
-                let said = format!(
+                let summary = format!(
                     "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} \
                      GB/s); the others do"
                 );
@@ -101,7 +102,7 @@ fn find_isolated_gpus(
                     rule,
                 );
                 let found =
-                    add_evidence(island, found.with_reference(value, held).with_summary(said));
+                    add_evidence(island, found.with_reference(value, held).with_summary(summary));
                 add_finding(island, &id.node, found, (&[*gpu], level), out);
             }
         }
@@ -128,7 +129,7 @@ fn judge_split_node(
         names.join(",")
     });
     let groups = groups.collect::<Vec<_>>().join(" | ");
-    let said = format!("the GPUs of {node} reach each other only inside the groups {groups}");
+    let summary = format!("the GPUs of {node} reach each other only inside the groups {groups}");
     let rule = RuleKind::NoPath
         .with_terms("pairs between the groups read below 30 % of the fabric's level");
     let found = new_finding(
@@ -137,7 +138,7 @@ fn judge_split_node(
         node_locus(&island.domain, node),
         rule,
     )
-    .with_summary(said);
+    .with_summary(summary);
     out.findings.push(add_evidence(island, found));
     for set in sets.iter().skip(1) {
         detach_part(set.iter().map(|at| gpus[*at][0]).collect(), out);
@@ -150,7 +151,7 @@ fn detach_part(part: Vec<usize>, out: &mut FabricJudgement) {
     out.parts.push(part);
 }
 
-/// Nodes outside their claimed domain.
+/// Reports nodes outside their claimed domain.
 fn judge_split_domain(
     island: &FabricGroup<'_>,
     reach: &ReachabilityMatrix,
@@ -164,7 +165,7 @@ fn judge_split_domain(
     let node = |at: usize| &island.gpus[members[at][0]].node;
     let measured: usize = sets.iter().map(Vec::len).sum();
     if main.len() == 1 {
-        let said = format!(
+        let summary = format!(
             "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node \
              may: NVLink between nodes is off, or none of the {measured} nodes is a member: their \
              cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) show which",
@@ -172,7 +173,7 @@ fn judge_split_domain(
         );
         let locus = domain_locus(LocusKind::Domain, &island.domain);
         let found = new_finding(Outcome::Failed, FindingClass::MultiNodeNvlinkOff, locus, RULE)
-            .with_summary(said);
+            .with_summary(summary);
         out.findings.push(add_evidence(island, found));
         out.unknown.extend(members.iter().map(|gpus| {
             (
@@ -197,20 +198,21 @@ fn judge_split_domain(
     }
     let inside: Vec<usize> = main.iter().flat_map(|at| members[*at].iter().copied()).collect();
     // Two partners are enough to blame a set; one may be the cause itself.
-    let accused = |set: &Vec<usize>| majority && 1 < connected.unreached_parts(set, main).len();
-    for set in sets.iter().skip(1).filter(|set| accused(set)) {
+    let is_outside = |set: &Vec<usize>| majority && 1 < connected.unreached_parts(set, main).len();
+    for set in sets.iter().skip(1).filter(|set| is_outside(set)) {
         for at in set {
             report_non_member(island, node(*at), &members[*at], &inside, set.len() - 1, out);
         }
     }
     for (a, b) in cut {
-        let home = |at: &usize| sets.iter().find(|set| set.contains(at));
-        let told = [a, b].into_iter().filter_map(home).any(accused) || (!majority && is_split);
-        if !told {
+        let set_of = |at: &usize| sets.iter().find(|set| set.contains(at));
+        let is_reported =
+            [a, b].into_iter().filter_map(set_of).any(is_outside) || (!majority && is_split);
+        if !is_reported {
             report_unreached_nodes(island, [node(*a), node(*b)], [&members[*a], &members[*b]], out);
         }
     }
-    for set in sets.iter().skip(1).filter(|set| accused(set) || !majority && is_split) {
+    for set in sets.iter().skip(1).filter(|set| is_outside(set) || !majority && is_split) {
         detach_part(set.iter().flat_map(|at| members[*at].iter().copied()).collect(), out);
     }
 }
@@ -244,7 +246,7 @@ fn report_split_domain<'i>(
         .iter()
         .map(|set| set.iter().map(|at| node(*at).as_str()).collect::<Vec<_>>().join(","));
     let groups = groups.collect::<Vec<_>>().join(" | ");
-    let said = format!(
+    let summary = format!(
         "{} is split: its nodes reach each other only inside the groups {groups}; \
          copies cannot show which of them is the claimed domain: check their cliques (nvidia-smi \
          -q)",
@@ -252,7 +254,7 @@ fn report_split_domain<'i>(
     );
     let locus = domain_locus(LocusKind::Domain, &island.domain);
     let found =
-        new_finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).with_summary(said);
+        new_finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).with_summary(summary);
     out.findings.push(add_evidence(island, found));
     for at in sets.iter().flatten() {
         let why = format!(
@@ -280,20 +282,20 @@ fn report_non_member(
         format!(" (it reaches {others} other such nodes)")
     };
     let domain = &island.domain;
-    let said = match value {
+    let summary = match value {
         Some(value) => format!(
             "{node} does not reach the other nodes of {domain} at NVLink speed ({value:.1} of \
              {level:.1} GB/s){with}: it is not a member of the claimed domain"
         ),
         None => format!(
             "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
-             another clique or another IMEX domain, not a member of the claimed one; its clique \
-             (nvidia-smi -q) and its peers (nvidia-imex-ctl -N) show which"
+             it belongs to another clique or IMEX domain and is not a member of the claimed \
+             domain; its clique (nvidia-smi -q) and its peers (nvidia-imex-ctl -N) show which"
         ),
     };
     let found =
         new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(domain, node), RULE);
-    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
+    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(summary);
     let found = add_evidence(island, found);
     // Two-node runs that failed to import each other's memory have two nodes each.
     match island.cut_nodes.iter().any(|(a, b)| a == node || b == node) {
@@ -344,7 +346,7 @@ fn report_unreached_nodes(
         || "cannot import each other's memory".to_owned(),
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
     );
-    let said = format!(
+    let summary = format!(
         "{a} and {b} {how}; which of them is not in {} is unknown: run each with a third node of \
          it",
         island.domain
@@ -352,7 +354,7 @@ fn report_unreached_nodes(
     let locus =
         Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..node_locus(&island.domain, a) };
     let found = new_finding(Outcome::Failed, FindingClass::WrongDomain, locus, RULE);
-    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
+    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(summary);
     out.findings.push(add_evidence(island, found));
     // These cells belong to another path; inside each node the fabric is healthy.
     out.unreached_nodes.push((a.clone(), b.clone()));

@@ -49,7 +49,7 @@ fn are_nearly_all_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     NEARLY_ALL * all <= low
 }
 
-/// The sentence about a low leaf: alone, with `peer`, or all leaves over the `spine`.
+/// The summary about a low leaf: alone, with `peer`, or all leaves over the `spine`.
 fn describe_low_leaf(
     rail: &RailReadings<'_>,
     leaf: &str,
@@ -61,15 +61,16 @@ fn describe_low_leaf(
     match peer {
         _ if spine => format!(
             "all pairs between leaves{suffix} are {share} low, and those inside are normal: the \
-             spine, or all uplinks; check the error counters of the leaves' uplink ports"
+             spine or all uplinks are slow; check the error counters of the leaves' uplink ports"
         ),
         Some(peer) => format!(
             "pairs between leaves {leaf} and {peer}{suffix} are {share} low, and those inside are \
-             normal: the uplinks of either; measure pairs of each with a third leaf"
+             normal: the uplinks of one of the two are slow; measure pairs of each with a third \
+             leaf"
         ),
         None => format!(
             "all pairs between leaf {leaf} and others{suffix} are {share} low, and those inside it \
-             are normal: its uplinks"
+             are normal: its uplinks are slow"
         ),
     }
 }
@@ -145,7 +146,7 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
         let others: Vec<&str> = low.iter().map(|l| claims.leaves[*l].name.as_str()).collect();
         let spine = everywhere && 2 < low.len();
         let peer = other.filter(|_| !spine).map(|other| claims.leaves[*other].name.clone());
-        let said = describe_low_leaf(rail, &claimed.name, peer.as_deref(), spine, &share);
+        let summary = describe_low_leaf(rail, &claimed.name, peer.as_deref(), spine, &share);
         let name = if spine { others.join(",") } else { claimed.name.clone() };
         let locus = Locus {
             leaf: Some(name),
@@ -158,7 +159,7 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
             format_percent(MIN_EFFECT)
         ));
         let mut found = new_finding(Outcome::Degraded, FindingClass::LeafLow, locus, &rule)
-            .with_summary(said.clone());
+            .with_summary(summary.clone());
         let crossing = rail.files.iter().filter(|((a, b), _)| {
             leaf_of[*a] != leaf_of[*b]
                 && (spine || [leaf_of[*a], leaf_of[*b]].contains(&Some(*leaf)))
@@ -167,14 +168,15 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
             found = found.with_evidence(file, None, "a pair between leaves");
         }
         out.findings.push(found);
-        let touched = if everywhere { low.as_slice() } else { std::slice::from_ref(leaf) };
-        for node in touched.iter().flat_map(|l| &claims.leaves[*l].nodes) {
-            out.doubts.push((node.clone(), format!("nothing against it, but {said}")));
+        let affected = if everywhere { low.as_slice() } else { std::slice::from_ref(leaf) };
+        for node in affected.iter().flat_map(|l| &claims.leaves[*l].nodes) {
+            let reason = format!("no finding against this node, but {summary}");
+            out.doubts.push((node.clone(), reason));
         }
     }
     for r in &rail.readings {
-        let touched = |end: usize| leaf_of[end].is_some_and(|leaf| low.contains(&leaf));
-        if leaf_of[r.src] != leaf_of[r.dst] && (touched(r.src) || touched(r.dst)) {
+        let affected = |end: usize| leaf_of[end].is_some_and(|leaf| low.contains(&leaf));
+        if leaf_of[r.src] != leaf_of[r.dst] && (affected(r.src) || affected(r.dst)) {
             out.explained.insert(order_pair(r.src, r.dst));
         }
     }

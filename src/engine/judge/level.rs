@@ -248,21 +248,22 @@ fn low_level_finding(
     };
     let hint = match links {
         Some(links) => format!(
-            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that \
-             is as low: check the links of every GPU (nvidia-smi nvlink -s)"
+            "; that fits {links} missing everywhere: a switch plane is out, or clocks are lower \
+             by the same share: check the links of every GPU (nvidia-smi nvlink -s)"
         ),
-        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: \
-                 check clocks and power under load (nvidia-smi -q), and use another tool"
+        None => "; no whole number of links fits, so the cause may be clocks, a power limit, or a \
+                 wrong expectation: check clocks and power under load (nvidia-smi -q), and use \
+                 another tool"
             .to_owned(),
     };
-    let said = format!(
+    let summary = format!(
         "{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}",
         format_percent(1.0 - ratio)
     );
     let rule = RuleKind::Level.with_terms(against.to_owned());
     let found = new_finding(Outcome::Degraded, class, locus, rule)
         .with_reference(level, held)
-        .with_summary(said);
+        .with_summary(summary);
     with_group_files(island, group, level, found)
 }
 
@@ -304,16 +305,16 @@ fn report_too_fast(
         nominal.filter(|n| n * ROUNDING < *level && e.path == crate::thresholds::TestPath::Nvlink)
     {
         let locus = domain_locus(LocusKind::Instrument, &island.domain);
-        let said = format!(
+        let summary = format!(
             "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the \
-             links of {platform} carry: another platform, or wrong numbers: check the products \
+             links of {platform} carry: the platform or the numbers are wrong: check the products \
              that nvidia-smi -q lists",
             island.domain
         );
         let rule = RuleKind::Ceiling.with_terms("no copy is faster than links x rate");
         let found = new_finding(Outcome::Unknown, FindingClass::AboveNominal, locus, rule)
             .with_numbers(*level, nominal, Unit::GigabytesPerSecond)
-            .with_summary(said);
+            .with_summary(summary);
         findings.push(with_group_files(island, *group, *level, found));
     } else if value * NOTEWORTHY < *level {
         notes.push(format!(

@@ -2,7 +2,7 @@
 //!
 //! Bandwidth drops sharply at the edge of an NVLink domain (about 770 GB/s inside, 50 across), so a
 //! cell far below the level of the island is a different path, not a slow link. This module forms
-//! groups and blames no part; `fabric` interprets them.
+//! groups and blames no part; `isolation` interprets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

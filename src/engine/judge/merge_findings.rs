@@ -40,10 +40,9 @@ const NEARLY_ALL: f64 = 0.75;
 /// In a smaller domain, a shared cause and single faults look the same.
 const SMALLEST_DOMAIN: usize = 4;
 
-/// Merges findings with one cause.
 pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     // Most nodes have no such finding, and a large fleet has many nodes.
-    let shown: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
+    let reported: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
         .findings()
         .filter(|f| f.locus.kind == LocusKind::Gpu)
         .filter_map(|f| {
@@ -51,18 +50,18 @@ pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
             Some((f.locus.domain.clone()?, f.locus.node.clone()?, class))
         })
         .collect();
-    let domains_shown: BTreeSet<(&DomainName, &FindingClass)> =
-        shown.iter().map(|(domain, _, class)| (domain, *class)).collect();
+    let classes_by_domain: BTreeSet<(&DomainName, &FindingClass)> =
+        reported.iter().map(|(domain, _, class)| (domain, *class)).collect();
     for domain in domains {
         for class in SHARED_CAUSE_CLASSES
             .iter()
-            .filter(|class| domains_shown.contains(&(&domain.name, *class)))
+            .filter(|class| classes_by_domain.contains(&(&domain.name, *class)))
         {
             if domain.spans_nodes() {
                 lift_to_domain(domain, class, ledger);
             }
             for node in &domain.nodes {
-                if shown.contains(&(domain.name.clone(), node.clone(), class)) {
+                if reported.contains(&(domain.name.clone(), node.clone(), class)) {
                     lift_to_node(domain, node, class, ledger);
                 }
             }
@@ -117,13 +116,13 @@ fn lift_to_domain(domain: &DomainRecordings<'_>, class: &FindingClass, ledger: &
     let Some(typical) = most_common(&alike) else { return };
     let kind =
         if *class == FindingClass::NvlinkInactive { LocusKind::Plane } else { LocusKind::Domain };
-    let said = format!(
+    let summary = format!(
         "{} of {all} GPUs of {} report the same: {}; one shared cause, such as a switch",
         alike.len(),
         domain.name,
         ledger.gpu_summary(typical)
     );
-    let lifted = new_lifted_finding(typical, domain_locus(kind, &domain.name), said);
+    let lifted = new_lifted_finding(typical, domain_locus(kind, &domain.name), summary);
     // A GPU that exceeds the common loss keeps its own finding.
     let (measured, outcome) = (typical.measured, typical.outcome);
     ledger.take_of_domain(&domain.name, |f| {
@@ -149,8 +148,8 @@ fn lift_to_node(
         return;
     }
     let Some(typical) = most_common(&alike) else { return };
-    let said = format!("all {all} GPUs of {node}: {}", ledger.gpu_summary(typical));
-    let lifted = new_lifted_finding(typical, node_locus(&domain.name, node), said);
+    let summary = format!("all {all} GPUs of {node}: {}", ledger.gpu_summary(typical));
+    let lifted = new_lifted_finding(typical, node_locus(&domain.name, node), summary);
     ledger.take_of_node(node, here);
     ledger.add(lifted);
 }

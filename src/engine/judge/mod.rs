@@ -298,7 +298,7 @@ fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger:
         ledger.record_detectable(&id.node, detectable);
         // More readings reduce noise, but not differences between healthy parts: those are in the
         // node's declared detection limit.
-        let errors = fabric.peeled.end_levels[gpu].iter().flatten().map(|shown| shown.error);
+        let errors = fabric.peeled.end_levels[gpu].iter().flatten().map(|end| end.error);
         report_too_noisy(
             island,
             gpu,

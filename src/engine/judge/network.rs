@@ -87,7 +87,7 @@ pub(super) fn judge(
     recordings: &[ToolRecording],
     ledger: &mut FindingSet,
 ) {
-    let homes = NodeDomains {
+    let node_domains = NodeDomains {
         domains: domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect(),
     };
     let mut rails = rail_readings::collect_rails(domains, claims, recordings);
@@ -111,13 +111,13 @@ pub(super) fn judge(
         super::unreached_pairs::judge(
             rail,
             &reached,
-            |kind, node, rail| homes.locus_at(kind, node, rail),
+            |kind, node, rail| node_domains.locus_at(kind, node, rail),
             ledger,
         );
-        judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
+        judge_rail(&node_domains, claims, rail, (levels, &sweep), ledger);
         super::latency_outliers::judge(rail, ledger);
     }
-    report_unmeasured_rails(&homes, claims, ledger);
+    report_unmeasured_rails(&node_domains, claims, ledger);
 }
 
 /// Why an end is not judged by rates that its partners do not reach with each other.
@@ -153,22 +153,26 @@ fn record_measured_partners(rails: &[RailReadings<'_>], ledger: &mut FindingSet)
 
 /// Nodes that were not measured over all claimed rails: a rail asserts that every node reaches the
 /// others over it.
-fn report_unmeasured_rails(homes: &NodeDomains<'_>, claims: &Claims, ledger: &mut FindingSet) {
+fn report_unmeasured_rails(
+    node_domains: &NodeDomains<'_>,
+    claims: &Claims,
+    ledger: &mut FindingSet,
+) {
     if claims.count_all_claimed_nodes() < 2 {
         return;
     }
-    for node in homes.domains.keys() {
+    for node in node_domains.domains.keys() {
         let crossed = ledger.measured_boundaries.get(*node);
         let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
         // An end without a connection already has this reason.
-        let is_said = |rail: &str| {
+        let is_reported = |rail: &str| {
             let open = |f: &Finding| {
                 f.class == FindingClass::NicUnreachable && f.locus.rail.as_deref() == Some(rail)
             };
             ledger.doubts.contains_key(*node) && ledger.findings_of_node(node).any(open)
         };
         let names = claims.rails.iter().map(|it| it.name.as_str());
-        let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_said(rail)).collect();
+        let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_reported(rail)).collect();
         if !missing.is_empty() {
             let rails = hostlist::fold(missing);
             ledger.add_doubt(node, format!("{rails} was not measured between it and another node"));
@@ -185,7 +189,7 @@ struct NetworkTotals {
 
 /// Judges the measurements over one rail.
 fn judge_rail(
-    homes: &NodeDomains<'_>,
+    node_domains: &NodeDomains<'_>,
     claims: &Claims,
     rail: &mut RailReadings<'_>,
     (levels, sweep): (RailLevels, &NetworkTotals),
@@ -209,17 +213,17 @@ fn judge_rail(
     let sigma = pairs.sigma;
     let by_end = rail.by_end();
     ledger.levels.add_rail(rail, &pairs.levels);
-    report_blames(homes, (rail, &by_end), &peeled, ledger);
-    report_low_pairs(homes, (rail, &by_end), &pairs, ledger);
-    let at = |kind, node: &NodeName| homes.locus_at(kind, node, rail);
+    report_blames(node_domains, (rail, &by_end), &peeled, ledger);
+    report_low_pairs(node_domains, (rail, &by_end), &pairs, ledger);
+    let at = |kind, node: &NodeName| node_domains.locus_at(kind, node, rail);
     path_stability::judge(rail, &pairs.levels, (sigma, repeated.is_some()), at, ledger);
     intermittent_paths::judge(rail, &sweep.dips, sigma, at, ledger);
-    let low = low_rails::judge(homes, (rail, &by_end), &pairs.levels, &siblings, ledger);
+    let low = low_rails::judge(node_domains, (rail, &by_end), &pairs.levels, &siblings, ledger);
     for end in met {
         let node = &rail.nodes[end];
         ledger.mark_measured(node);
         let known = by_end[end].iter().any(|r| expected_rate(&rail.groups[r.group]).is_some());
-        if known && homes.has_no_gpu(node) {
+        if known && node_domains.has_no_gpu(node) {
             ledger.mark_compared(node);
         }
         let own = by_end[end].iter().filter(|r| r.src == end).count();
@@ -338,8 +342,8 @@ fn report_no_reference(
             alone.entry(end).or_default().push(why.clone());
         }
     }
-    for (end, whys) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
-        whys.into_iter().for_each(|why| ledger.add_doubt(&rail.nodes[end], why));
+    for (end, reasons) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
+        reasons.into_iter().for_each(|why| ledger.add_doubt(&rail.nodes[end], why));
     }
 }
 
@@ -361,7 +365,7 @@ pub(super) fn repeat_sigma(rail: &RailReadings<'_>) -> Option<f64> {
 
 /// Ends of the rail that are low with every partner.
 fn report_blames(
-    homes: &NodeDomains<'_>,
+    node_domains: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     peeled: &PeelResult,
     ledger: &mut FindingSet,
@@ -383,8 +387,8 @@ fn report_blames(
         for (group, _) in end_readings(by_end, peeled, end, blame.direction) {
             *by_group.entry(group).or_default() += 1;
         }
-        let shown = by_group.iter().max_by_key(|(g, count)| (**count, std::cmp::Reverse(**g)));
-        let Some((group, _)) = shown else { continue };
+        let decisive = by_group.iter().max_by_key(|(g, count)| (**count, std::cmp::Reverse(**g)));
+        let Some((group, _)) = decisive else { continue };
         // The reading that decided, not merely one close to it.
         let level = peeled.levels[*group];
         let measured = level * blame.ratio;
@@ -394,8 +398,9 @@ fn report_blames(
             None => "its rate",
         };
         let testcase = &rail.groups[*group].testcase;
-        let said = format!(
-            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are normal with each other",
+        let summary = format!(
+            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are \
+             normal with each other",
             rail.sentence_suffix(),
             format_rate(measured),
             format_rate(level),
@@ -408,14 +413,15 @@ fn report_blames(
             blame.partners,
             format_percent(peel::MIN_EFFECT)
         ));
-        let locus = Locus { direction: one_way, ..homes.locus_at(LocusKind::Rail, node, rail) };
+        let locus =
+            Locus { direction: one_way, ..node_domains.locus_at(LocusKind::Rail, node, rail) };
         let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .with_peer_level(
                 measured,
                 level,
                 expected_rate(&rail.groups[*group]).map(|(value, _)| value),
             )
-            .with_summary(said);
+            .with_summary(summary);
         found.detectable = Some(round(blame.detectable));
         let partners: BTreeSet<usize> =
             by_end[end].iter().map(|r| if r.src == end { r.dst } else { r.src }).collect();
@@ -470,7 +476,7 @@ fn end_readings<'r>(
 
 /// Pairs that are low while neither end is blamed.
 fn report_low_pairs(
-    homes: &NodeDomains<'_>,
+    node_domains: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     pairs: &RailPairs,
     ledger: &mut FindingSet,
@@ -488,13 +494,13 @@ fn report_low_pairs(
         let mut readings: Vec<f64> =
             cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
         let good = [count_good_partners(&of_end, a, b), count_good_partners(&of_end, b, a)];
-        let acquitted = good.iter().all(|partners| 0 < *partners);
+        let ends_clear = good.iter().all(|partners| 0 < *partners);
         let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
         let over = rail.sentence_suffix();
         let share = format_percent(1.0 - lowest.median);
         let span = peel::span(&mut readings);
-        let word = peel::classify_pair(readings.len(), span, lowest.median, pairs.sigma);
-        if acquitted && word == PairClassification::Dip {
+        let classification = peel::classify_pair(readings.len(), span, lowest.median, pairs.sigma);
+        if ends_clear && classification == PairClassification::Dip {
             ledger.notes.push(format!(
                 "{from} to {to}{over} read {share} low once and was not read again; both are \
                  normal with others"
@@ -509,7 +515,7 @@ fn report_low_pairs(
         // A pair that is low both ways has one name, independent of which direction is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
         let mut outcome = Outcome::Degraded;
-        let (said, rule) = if acquitted && word == PairClassification::Doubt {
+        let (summary, rule) = if ends_clear && classification == PairClassification::Doubt {
             outcome = Outcome::Unknown;
             let count = readings.len();
             (
@@ -521,7 +527,7 @@ fn report_low_pairs(
                 ),
                 peel::DOUBTFUL_PAIR_RULE,
             )
-        } else if acquitted {
+        } else if ends_clear {
             (
                 match one_way {
                     Some(_) => format!(
@@ -543,7 +549,8 @@ fn report_low_pairs(
         } else {
             (
                 format!(
-                    "{from} and {to} are {share} low with each other{over}; one of them or the path: run each with another partner"
+                    "{from} and {to} are {share} low with each other{over}; the cause is one of \
+                     them or the path: run each with another partner"
                 ),
                 RuleKind::Suspicion.with_terms(
                     "a low pair alone blames neither end, and at least one end was not \
@@ -554,7 +561,7 @@ fn report_low_pairs(
         let locus = Locus {
             peer: Some(to.to_string()),
             direction: one_way,
-            ..homes.locus_at(LocusKind::Pair, from, rail)
+            ..node_domains.locus_at(LocusKind::Pair, from, rail)
         };
         let found = new_finding(outcome, FindingClass::PathLow, locus, &rule)
             .with_peer_level(
@@ -562,7 +569,7 @@ fn report_low_pairs(
                 level,
                 expected_rate(group).map(|(value, _)| value),
             )
-            .with_summary(said);
+            .with_summary(summary);
         ledger.add(with_files(found, (rail, by_end), (a, b), &group.testcase));
     }
 }

@@ -1,5 +1,5 @@
 //! The cells of the scale-out network: one per rate between two nodes, for `matrix.csv` and the
-//! pictures. This module only reports.
+//! heat maps. This module only reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub(super) fn add_cells(
     ledger: &FindingSet,
     cells: &mut Vec<MeasuredCell>,
 ) {
-    let homes: BTreeMap<&NodeName, &DomainRecordings<'_>> =
+    let node_domains: BTreeMap<&NodeName, &DomainRecordings<'_>> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
-    let known: HostIndex<()> = homes.keys().copied().collect();
+    let known: HostIndex<()> = node_domains.keys().copied().collect();
     let names = rail_readings::RailNames::new(claims, recordings);
     let suspects = NetworkFindings::new(ledger.findings());
     let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
@@ -35,8 +35,8 @@ pub(super) fn add_cells(
         for rate in rail_readings::collect_rates(recording, &known) {
             let key = (rate.from.clone(), rate.to.clone(), rail.clone(), rate.testcase.to_owned());
             let reading = readings.entry(key).or_insert(0);
-            let home = |node| homes.get(node).copied();
-            let (from, to) = (home(&rate.from), home(&rate.to));
+            let domain_of = |node| node_domains.get(node).copied();
+            let (from, to) = (domain_of(&rate.from), domain_of(&rate.to));
             let both = from.zip(to);
             let shared = both.filter(|(a, b)| a.name == b.name).map(|(a, _)| a.name.clone());
             let nic = both.and_then(|(a, b)| a.nic.zip(b.nic)).filter(|(a, b)| a.name == b.name);
@@ -44,7 +44,7 @@ pub(super) fn add_cells(
             let expected = nic.and_then(|(nic, _)| {
                 nic::expected_rate(nic, &MeasurementConditions::new(rate.testcase, rate.bytes))
             });
-            let guilty = suspects.explain_low(rail.as_ref(), &rate.from, &rate.to);
+            let is_explained = suspects.explain_low(rail.as_ref(), &rate.from, &rate.to);
             let cell = MeasuredCell {
                 domain: shared,
                 stage: recording.stage,
@@ -61,7 +61,7 @@ pub(super) fn add_cells(
                 ratio: None,
                 outcome: Outcome::Unknown,
             };
-            cells.push(compare_cell(cell, expected.filter(|_| bandwidth), guilty));
+            cells.push(compare_cell(cell, expected.filter(|_| bandwidth), is_explained));
             *reading += 1;
         }
     }
@@ -71,7 +71,6 @@ pub(super) fn add_cells(
 struct NetworkFindings<'f> {
     /// About an end, or a pair of ends.
     at: BTreeMap<(Option<&'f String>, &'f NodeName), Vec<&'f Finding>>,
-    /// Rails that are low everywhere.
     low_rails: BTreeSet<Option<&'f String>>,
 }
 

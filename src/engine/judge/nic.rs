@@ -63,9 +63,10 @@ fn collect_ports<'a>(
                     if bytes < Platform::min_bytes(domain.nic, testcase) {
                         continue;
                     }
-                    let said = |key: &str| recording.parsed.facts.parameters.get(key);
-                    let device = said("device").map(String::as_str).filter(|d| !d.contains(','));
-                    let pairs = said("number_of_qps").map_or("", String::as_str);
+                    let parameter = |key: &str| recording.parsed.facts.parameters.get(key);
+                    let device =
+                        parameter("device").map(String::as_str).filter(|d| !d.contains(','));
+                    let pairs = parameter("number_of_qps").map_or("", String::as_str);
                     let ports = kinds.entry((class, testcase, pairs)).or_default();
                     // Entries of one node are adjacent, in order.
                     let mut own = ports.iter_mut().rev().take_while(|p| p.node == node);
@@ -177,14 +178,14 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
         };
         let reference = held.value();
         let device = port.device.unwrap_or("a NIC");
-        let said = format!(
+        let summary = format!(
             "{device} of {}: {testcase} at {:.1} of {reference:.1} GB/s, {} low",
             port.node,
             port.value,
             format_percent(1.0 - port.value / reference)
         );
         if port.readings < 2 && reference * DEEPEST_DIP <= port.value {
-            ledger.add_doubt(port.node, format!("{said}; read only once, read it again"));
+            ledger.add_doubt(port.node, format!("{summary}; read only once, read it again"));
             continue;
         }
         let locus = Locus {
@@ -196,7 +197,7 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
             .with_terms(format!("more than {} below {against}", format_percent(MIN_EFFECT)));
         let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .with_reference(port.value, held)
-            .with_summary(said)
+            .with_summary(summary)
             .with_evidence(port.file, Some(testcase), format!("{:.2} GB/s", port.value));
         found.detectable = Some(super::finding::round(line));
         ledger.add(found);

@@ -86,7 +86,7 @@ fn pass_reason(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> Str
 
 /// Why a node does not pass because of a larger part, or of a pair.
 pub(super) fn no_pass_reason(summary: &str) -> String {
-    format!("nothing against it, but {summary}")
+    format!("no finding against this node, but {summary}")
 }
 
 /// Whether the far end of a pair (`node:gpu`, or the node itself) is in this node.
@@ -132,7 +132,6 @@ impl<'f> FindingsByLocus<'f> {
         all.into_iter().map(|at| self.findings[at]).collect()
     }
 
-    /// Findings in this domain.
     pub(super) fn findings_of_domain(
         &self,
         domain: &DomainName,
@@ -161,7 +160,7 @@ fn judge_node(
     let detectable = inside.into_iter().chain(over.map(|(_, most)| *most)).reduce(f64::max);
     let round = super::finding::round;
     let (inside, detectable) = (inside.map(round), detectable.map(round));
-    let say = |outcome, reason: String| NodeVerdict {
+    let verdict_with = |outcome, reason: String| NodeVerdict {
         node: node.clone(),
         domain: Some(domain.name.clone()),
         outcome,
@@ -186,30 +185,30 @@ fn judge_node(
     if let Some(worst) = worst {
         let more = against.len() - 1;
         let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        return say(worst.outcome, format!("{}: {}{more}", worst.class, worst.summary));
+        return verdict_with(worst.outcome, format!("{}: {}{more}", worst.class, worst.summary));
     }
     if let Some(reasons) = ledger.doubts.get(node) {
         let more = reasons.len() - 1;
         let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        return say(Outcome::Unknown, format!("{}{more}", reasons[0]));
+        return verdict_with(Outcome::Unknown, format!("{}{more}", reasons[0]));
     }
     if let Some(doubt) = domain.doubts.first() {
-        return say(Outcome::Unknown, doubt.why.clone());
+        return verdict_with(Outcome::Unknown, doubt.why.clone());
     }
-    let touched = |f: &&&Finding| {
+    let blocks = |f: &&&Finding| {
         blocks_pass(f, Some(&domain.name), node) && !(explained && is_collective(f))
     };
     let kept = |by: &Finding| NodeVerdict {
         kept_by: Some(by.id.clone()),
-        ..say(Outcome::Unknown, no_pass_reason(&by.summary))
+        ..verdict_with(Outcome::Unknown, no_pass_reason(&by.summary))
     };
-    match (ledger.compared.get(node), findings.iter().find(touched)) {
+    match (ledger.compared.get(node), findings.iter().find(blocks)) {
         (Some(true), Some(finding)) => kept(finding),
-        (Some(true), None) => say(Outcome::Pass, pass_reason(inside, over)),
+        (Some(true), None) => verdict_with(Outcome::Pass, pass_reason(inside, over)),
         // A pair without a connection is the reason.
         (None, Some(finding)) if finding.locus.kind == LocusKind::Pair => kept(finding),
-        (Some(false), _) => say(Outcome::Unknown, "its level had no reference".to_owned()),
-        (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
+        (Some(false), _) => verdict_with(Outcome::Unknown, "its level had no reference".to_owned()),
+        (None, _) => verdict_with(Outcome::Unknown, "nothing was measured".to_owned()),
     }
 }
 
@@ -237,8 +236,8 @@ pub(super) fn blocks_pass(finding: &Finding, domain: Option<&DomainName>, node: 
     }
     match finding.locus.kind {
         LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => {
-            let is_anothers = finding.locus.node.as_ref().is_some_and(|own| own != node);
-            domain.is_some() && finding.locus.domain.as_ref() == domain && !is_anothers
+            let is_of_other_node = finding.locus.node.as_ref().is_some_and(|own| own != node);
+            domain.is_some() && finding.locus.domain.as_ref() == domain && !is_of_other_node
         }
         // A pair over the network has an end in another domain.
         LocusKind::Pair => {

@@ -94,7 +94,7 @@ pub(super) fn judge(
         // A single GPU has no other GPU to link to.
     } else if !without.is_empty() && expected.switched && are_shown(&with, 1) {
         for at in without {
-            let said = "it has no NVLink to any other GPU, and the others do";
+            let reason = "it has no NVLink to any other GPU, and the others do";
             let class = (FindingClass::NvlinkAbsent, Outcome::Failed);
             report_gpu(
                 domain,
@@ -103,7 +103,7 @@ pub(super) fn judge(
                 expected,
                 (linked.gpus[at], 0),
                 class,
-                said,
+                reason,
                 ledger,
             );
         }
@@ -117,8 +117,8 @@ pub(super) fn judge(
     if are_shown(&whole, expected.links) {
         for at in less {
             let has = linked.most_links(at);
-            let said = "at most that many NVLinks to any other GPU are active, and the others \
-                        have all links among each other";
+            let reason = "at most that many NVLinks to any other GPU are active, and the others \
+                          have all links among each other";
             let class = (FindingClass::NvlinkInactive, Outcome::Degraded);
             report_gpu(
                 domain,
@@ -127,7 +127,7 @@ pub(super) fn judge(
                 expected,
                 (linked.gpus[at], has),
                 class,
-                said,
+                reason,
                 ledger,
             );
         }
@@ -150,15 +150,15 @@ fn report_gpu(
     expected: &NvlinkSpec,
     (gpu, has): (u32, u32),
     (class, outcome): (FindingClass, Outcome),
-    said: &str,
+    reason: &str,
     ledger: &mut FindingSet,
 ) {
     let gpu = GpuId::new(node.clone(), gpu);
-    let said = format!("{has} of {} NVLinks: {said}", expected.links);
+    let summary = format!("{has} of {} NVLinks: {reason}", expected.links);
     let rule = RuleKind::Links
         .with_terms("the matrix of the driver shows fewer NVLinks than the platform has");
     let found = new_finding(outcome, class, gpu_locus(&domain.name, &gpu), rule)
         .with_numbers(f64::from(has), f64::from(expected.links), Unit::Count)
-        .with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
-    ledger.add_of_gpu(&gpu, found, &said);
+        .with_evidence(&recording.file, None, format!("GPU {gpu}: {summary}"));
+    ledger.add_of_gpu(&gpu, found, &summary);
 }

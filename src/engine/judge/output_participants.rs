@@ -20,7 +20,6 @@ use model::verdict::{Finding, Locus, LocusKind, Outcome};
 pub(super) enum OutputParticipants {
     /// No plan lists them.
     Unknown,
-    /// One node, alone.
     Single(NodeName),
     /// These nodes, whose lines are mixed in one output.
     Mixed(Vec<NodeName>),
@@ -86,8 +85,9 @@ pub(super) fn participants_of_readings(
     shows: impl Fn(&PairReading) -> bool,
 ) -> BTreeSet<NodeName> {
     let own = |gpu: usize| island.gpus[gpu].node == *node;
-    let shown = readings.iter().zip(runs).filter(|(r, _)| (own(r.src) || own(r.dst)) && shows(r));
-    common_participants(shown.map(|(r, run)| {
+    let selected =
+        readings.iter().zip(runs).filter(|(r, _)| (own(r.src) || own(r.dst)) && shows(r));
+    common_participants(selected.map(|(r, run)| {
         let far = if own(r.src) { r.dst } else { r.src };
         island.run_participants[*run].others(node, Some(&island.gpus[far].node))
     }))
@@ -100,8 +100,8 @@ pub(super) fn participants_of_level(
     (readings, runs): (&[PairReading], &[usize]),
     has_level: impl Fn(&PairReading) -> bool,
 ) -> BTreeSet<NodeName> {
-    let shown = readings.iter().zip(runs).filter(|(r, _)| has_level(r));
-    common_participants(shown.map(|(r, run)| match &island.run_participants[*run] {
+    let selected = readings.iter().zip(runs).filter(|(r, _)| has_level(r));
+    common_participants(selected.map(|(r, run)| match &island.run_participants[*run] {
         OutputParticipants::Unknown => None,
         OutputParticipants::Single(node) => Some([node.clone()].into()),
         OutputParticipants::Mixed(nodes) => Some(nodes.iter().cloned().collect()),

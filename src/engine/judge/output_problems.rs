@@ -188,17 +188,19 @@ fn judge_two_node_run(
     ledger: &mut FindingSet,
 ) {
     let (recording, (a, b)) = (run.recording, &run.ends);
-    let guilty: Vec<&NodeName> = [a, b].into_iter().filter(|n| culprits.contains(*n)).collect();
+    let at_fault: Vec<&NodeName> = [a, b].into_iter().filter(|n| culprits.contains(*n)).collect();
     let incomplete = OutputProblem::new(OutputProblemKind::Truncated, "the output is not complete");
     let problems = &recording.parsed.problems;
     let problems = if problems.is_empty() { std::slice::from_ref(&incomplete) } else { problems };
     for problem in problems.iter().filter(|p| !is_normal(p, domain, recording)) {
         let bad = problem_outcome(problem, recording) == Outcome::Failed;
-        let said = |node: &NodeName| format!("{node}: {}", problem.detail);
+        let describe = |node: &NodeName| format!("{node}: {}", problem.detail);
         if problem.kind == OutputProblemKind::Corrupt {
             let named = match is_native_probe(recording) {
                 // The GPU that copied is not necessarily the one at fault.
-                true => guilty.first().filter(|_| guilty.len() == 1).map(|node| (*node).clone()),
+                true => {
+                    at_fault.first().filter(|_| at_fault.len() == 1).map(|node| (*node).clone())
+                }
                 false => problem_node(domain, recording, problem),
             };
             let locus = match named {
@@ -209,10 +211,10 @@ fn judge_two_node_run(
                     ..node_locus(&domain.name, a)
                 },
             };
-            ledger.add(failed_finding(problem, locus, recording, &said(a)));
+            ledger.add(failed_finding(problem, locus, recording, &describe(a)));
         } else if is_import_error(problem) && domain.spans_nodes() {
             // Membership is decided from all such runs together.
-        } else if guilty.is_empty() {
+        } else if at_fault.is_empty() {
             let test = problem.testcase.as_deref().unwrap_or("a test");
             let what = format!("{test} of {a} and {b} in {}", recording.file);
             ledger.add_unknown(
@@ -221,12 +223,14 @@ fn judge_two_node_run(
             );
             [a, b].into_iter().for_each(|node| add_doubt(node, problem, recording, ledger));
         } else {
-            for node in &guilty {
+            for node in &at_fault {
                 if bad {
-                    let said =
-                        format!("{}; the same happens with nearly all its partners", said(node));
+                    let summary = format!(
+                        "{}; the same happens with nearly all its partners",
+                        describe(node)
+                    );
                     let locus = node_locus(&domain.name, node);
-                    ledger.add(failed_finding(problem, locus, recording, &said));
+                    ledger.add(failed_finding(problem, locus, recording, &summary));
                 } else {
                     add_doubt(node, problem, recording, ledger);
                 }
@@ -270,7 +274,8 @@ fn judge_node_output(
         return;
     }
     for problem in &parsed.problems {
-        // nvidia-smi and dcgmi report states, which `state` judges together with their GPU.
+        // nvidia-smi and dcgmi report states; `component_state` judges them together with their
+        // GPU.
         let is_state = matches!(
             parsed.tool,
             Some(Tool::NvidiaSmiNvlink | Tool::DcgmDiag | Tool::NvidiaImexCtl)
@@ -341,18 +346,18 @@ fn judge_domain_output(
             (Outcome::Failed, Some(node))
                 if problem.kind == OutputProblemKind::Corrupt || blamed.len() == 1 =>
             {
-                let said = format!("{node}: {}", problem.detail);
+                let summary = format!("{node}: {}", problem.detail);
                 ledger.add(failed_finding(
                     problem,
                     node_locus(&domain.name, &node),
                     recording,
-                    &said,
+                    &summary,
                 ));
             }
             (Outcome::Failed, _) => {
-                let said = format!("{}: {}", domain.name, problem.detail);
+                let summary = format!("{}: {}", domain.name, problem.detail);
                 let locus = domain_locus(LocusKind::Domain, &domain.name);
-                ledger.add(failed_finding(problem, locus, recording, &said));
+                ledger.add(failed_finding(problem, locus, recording, &summary));
             }
             (_, _) if is_normal(problem, domain, recording) => {}
             (_, _) => {
@@ -438,8 +443,8 @@ fn is_normal(
     if problem.kind != OutputProblemKind::Waived {
         return false;
     }
-    let shown = recording.parsed.facts.devices.len();
-    let one_gpu = domain.gpus_per_node.map_or(shown == 1, |gpus| gpus == 1);
+    let listed = recording.parsed.facts.devices.len();
+    let one_gpu = domain.gpus_per_node.map_or(listed == 1, |gpus| gpus == 1);
     let Some(name) = problem.testcase.as_deref() else { return one_gpu };
     let needs_peers = matches!(
         testcase::shape_of(name),
@@ -468,7 +473,7 @@ fn failed_finding(
     problem: &OutputProblem,
     locus: Locus,
     recording: &ToolRecording,
-    said: &str,
+    summary: &str,
 ) -> Finding {
     let (class, rule) = match problem.kind {
         OutputProblemKind::Corrupt => (
@@ -482,7 +487,7 @@ fn failed_finding(
         ),
     };
     let at = problem.line.map_or(String::new(), |line| format!("line {line}: "));
-    new_finding(Outcome::Failed, class, locus, rule).with_summary(said).with_evidence(
+    new_finding(Outcome::Failed, class, locus, rule).with_summary(summary).with_evidence(
         &recording.file,
         problem.testcase.as_deref(),
         format!("{at}{}", problem.detail),

@@ -36,10 +36,11 @@ pub(super) fn attribute<N: Ord + Clone>(
         met.entry(b).or_default().push((a, has_failed));
     }
     // A failure with a partner that succeeds with none carries no information about an end.
-    let tells = |partner: &N, has_failed: bool| !has_failed || through.contains(partner);
+    let is_informative = |partner: &N, has_failed: bool| !has_failed || through.contains(partner);
     let count = |with: &[(&N, bool)]| {
-        let told = with.iter().filter(|(partner, has_failed)| tells(partner, *has_failed));
-        told.fold((0, 0), |(failing, all), (_, has_failed)| {
+        let informative =
+            with.iter().filter(|(partner, has_failed)| is_informative(partner, *has_failed));
+        informative.fold((0, 0), |(failing, all), (_, has_failed)| {
             (failing + usize::from(*has_failed), all + 1)
         })
     };
@@ -59,7 +60,7 @@ pub(super) fn attribute<N: Ord + Clone>(
     while let Some((_, Reverse(end))) = suspects.pop_last() {
         found.insert(end.clone());
         for (other, has_failed) in met.get(end).into_iter().flatten() {
-            let is_open = !found.contains(*other) && tells(end, *has_failed);
+            let is_open = !found.contains(*other) && is_informative(end, *has_failed);
             let Some(count) = counts.get_mut(other).filter(|_| is_open) else { continue };
             suspects.remove(&(count.0, Reverse(*other)));
             *count = (count.0 - usize::from(*has_failed), count.1 - 1);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_with_everybody_explains_all_failures() {
+    fn an_end_that_fails_with_all_partners_explains_all_failures() {
         let (good, failed) = pairs(18, |a, b| a == 3 || b == 3 || a == 7 || b == 7);
         assert_eq!(attribute(&good, &failed, &[].into()), [3, 7].into());
         let (good, failed) = pairs(18, |a, b| (a, b) == (2, 9));
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn two_halves_accuse_nobody() {
+    fn two_halves_blame_no_end() {
         let (good, failed) = pairs(18, |a, b| (a < 9) != (b < 9));
         assert_eq!(attribute(&good, &failed, &[].into()), [].into());
         let (good, failed) = pairs(4, |_, _| true);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn partners_that_get_through_to_nobody_accuse_nobody() {
+    fn partners_without_a_successful_run_blame_no_end() {
         // Three that were measured only with each other: each fails with both others.
         let ring: FailurePairs<u32> = [(0, 1), (0, 2), (1, 2)].into();
         let good: FailurePairs<u32> = (3..9).map(|end| (end, end + 1)).collect();

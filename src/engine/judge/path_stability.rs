@@ -67,7 +67,7 @@ pub(super) fn judge(
     }
     let mut falls: Vec<f64> =
         paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
-    // A change in all paths comes from the network or the room.
+    // A change in all paths comes from the network or the environment.
     let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
     // The difference of two readings.
@@ -92,7 +92,7 @@ pub(super) fn judge(
         let own = || own.iter().copied();
         for kind in [Instability::Falls, Instability::Scatters] {
             let bad: Vec<usize> = own().filter(|p| kinds[*p] == Some(kind)).collect();
-            // Three of four of its paths, as for failed runs (`partners`).
+            // Three of four of its paths, as for failed runs (`pair_failures`).
             if FEWEST_PATHS <= bad.len() && own().count() * 3 <= bad.len() * 4 {
                 let locus = at(LocusKind::Rail, &rail.nodes[end]);
                 let worst = bad.iter().map(|p| &paths[*p]).collect::<Vec<_>>();
@@ -178,7 +178,7 @@ fn add_finding(
         Some(peer) => format!("{node} and {peer}{}", rail.sentence_suffix()),
         None => format!("{node}{} with {} partners", rail.sentence_suffix(), paths.len()),
     };
-    let (class, said, rule, ratio) = match kind {
+    let (class, summary, rule, ratio) = match kind {
         Instability::Falls => {
             let mut falls: Vec<f64> =
                 paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
@@ -187,10 +187,9 @@ fn add_finding(
             (
                 FindingClass::Drifting,
                 format!(
-                    "{what} fell by {} from the first to the last of {readings} readings: drift, \
-                     as with heat or congestion that builds up; its level is not yet conclusive, \
-                     take more readings after a \
-                     rest",
+                    "{what} fell by {} from the first to the last of {readings} readings: it \
+                     drifts, possibly because of heat or growing congestion; its level is not yet \
+                     conclusive; take more readings after a pause",
                     format_percent(fall)
                 ),
                 RuleKind::Trend.with_terms(
@@ -206,10 +205,9 @@ fn add_finding(
             (
                 FindingClass::Unstable,
                 format!(
-                    "{what}: the middle half of the readings lies {} apart: unstable, as with \
-                     errors on a link or other traffic; this concerns spread, not level; check the \
-                     ports' error \
-                     counters",
+                    "{what}: the middle half of the readings spans {}: unstable, possibly because \
+                     of errors on a link or other traffic; this concerns spread, not level; check \
+                     the ports' error counters",
                     format_percent(spread)
                 ),
                 RuleKind::Spread.with_terms(
@@ -220,7 +218,7 @@ fn add_finding(
             )
         }
     };
-    let mut found = new_finding(Outcome::Unknown, class, locus, rule).with_summary(said);
+    let mut found = new_finding(Outcome::Unknown, class, locus, rule).with_summary(summary);
     found.ratio_to_own = ratio;
     for path in paths {
         let trend: Vec<String> = path.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
@@ -277,10 +275,10 @@ fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mu
 
 /// Reports a network on which no path repeats.
 fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
-    let said = format!(
-        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 \
-         to 3 %; by itself not a fault: other traffic, or the instrument; measure one pair alone \
-         on idle nodes",
+    let summary = format!(
+        "the network{} scatters everywhere: the same path repeats only within {}, NICs usually \
+         within 1 to 3 %; this alone is not a fault: the cause may be other traffic or the \
+         instrument; measure one pair alone on idle nodes",
         rail.sentence_suffix(),
         format_percent(sigma)
     );
@@ -290,7 +288,7 @@ fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
     ));
     let locus = Locus { rail: rail.name.clone(), ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
-        .with_summary(said);
+        .with_summary(summary);
     for file in rail.files.values().flatten().take(4) {
         found = found.with_evidence(file, None, "a path of it");
     }

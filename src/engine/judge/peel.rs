@@ -46,7 +46,7 @@ const SMALL_FIELD: usize = 8;
 /// eight two thirds. With half of all GPUs bad, a fifth to a quarter of all cells is good.
 pub(super) const UPPER_QUANTILE: f64 = 0.85;
 
-/// That quantile in standard deviations above the median: Phi^-1(0.85).
+/// `UPPER_QUANTILE` in standard deviations above the median: Phi^-1(0.85).
 pub(super) const UPPER_QUANTILE_Z: f64 = 1.04;
 
 /// Ends that get slower step by step are blamed a few per turn.
@@ -100,7 +100,6 @@ pub(super) struct EndLevel {
     pub(super) error: f64,
 }
 
-/// The result of peeling.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeelResult {
     pub(super) blames: Vec<EndBlame>,
@@ -181,10 +180,10 @@ fn peel_from(
     let mut blamed = BlamedEnds::none(n);
     // Levels depend on blame and vice versa: a few turns usually suffice.
     for turn in 1..=MAX_TURNS {
-        let told = field.start_levels.filter(|_| turn == 1);
-        let first = turn == 1 && told.is_none() && upper.is_some();
+        let given_levels = field.start_levels.filter(|_| turn == 1);
+        let first = turn == 1 && given_levels.is_none() && upper.is_some();
         let upper = upper.filter(|_| first);
-        out.levels = told
+        out.levels = given_levels
             .map_or_else(|| estimate_levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
         let mut cells = PairMatrix::new(n, &readings, &out.levels);
         let spread = blame::estimate_spread(&cells, &blamed);
@@ -199,7 +198,7 @@ fn peel_from(
         let rule = BlameRule::new(&cells, field.classes, spread, statistic);
         let parts;
         (blamed, parts) = rule.find_blamed();
-        let settled = before == blamed && !first && told.is_none();
+        let settled = before == blamed && !first && given_levels.is_none();
         (out.blames, out.unclear) = rule.list_blames(&blamed, parts);
         out.end_levels = rule.end_levels(&blamed);
         out.detectable = rule.detectable_losses(&blamed, parts);

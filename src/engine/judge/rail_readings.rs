@@ -23,7 +23,7 @@ use readers::outputs::unreached;
 /// The latency test of fabricgate's own probe.
 const LATENCY: &str = "tcp_latency";
 
-/// Comparable readings.
+/// The conditions under which readings of a rail can be compared with each other.
 #[derive(Clone, Debug)]
 pub(super) struct RailGroup<'a> {
     pub(super) testcase: Arc<str>,
@@ -38,7 +38,6 @@ pub(super) struct RailGroup<'a> {
 }
 
 impl RailGroup<'_> {
-    /// The conditions of its readings.
     pub(super) fn conditions(&self) -> MeasurementConditions<'_> {
         MeasurementConditions::new(&self.testcase, self.bytes)
     }
@@ -67,7 +66,6 @@ pub(super) struct PairFailure<'a> {
     pub(super) unreached: bool,
 }
 
-/// Everything measured over one rail.
 #[derive(Debug, Default)]
 pub(super) struct RailReadings<'a> {
     pub(super) name: Option<String>,
@@ -163,8 +161,8 @@ pub(super) fn is_of_network(recording: &ToolRecording) -> bool {
 
 /// The rail of a recording, as the sweep or its output names it.
 pub(super) fn rail_of(recording: &ToolRecording) -> Option<String> {
-    let said = || recording.parsed.facts.parameters.get("rail").cloned();
-    recording.rail.clone().or_else(said)
+    let parameter = || recording.parsed.facts.parameters.get("rail").cloned();
+    recording.rail.clone().or_else(parameter)
 }
 
 /// The device of the end that ran the command.
@@ -175,8 +173,8 @@ fn device_of(recording: &ToolRecording) -> Option<&str> {
 /// The GID of the end that ran the command, if it is a routable address: a GID that a port
 /// generates itself is the same on every rail.
 fn gid_of(recording: &ToolRecording) -> Option<IpAddr> {
-    let said = recording.parsed.facts.parameters.get("gid")?;
-    let address: IpAddr = said.split(", ").next()?.parse().ok()?;
+    let gid = recording.parsed.facts.parameters.get("gid")?;
+    let address: IpAddr = gid.split(", ").next()?.parse().ok()?;
     let is_own = match address {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_unspecified(),
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified(),
@@ -204,10 +202,9 @@ fn port_of(recording: &ToolRecording) -> Option<String> {
 /// it is the device, or the GID's network if no device is printed.
 pub(super) struct RailNames<'c> {
     claims: &'c Claims,
-    /// Some node ran over several ports, so a port is a rail. If every node has one port, all
-    /// belong to one rail, whatever each node calls its port.
+    /// At least one node ran over several ports, so a port is a rail. If every node has one port,
+    /// all belong to one rail, independent of the port names.
     has_several_ports: bool,
-    /// The only known name.
     only_name: Option<String>,
 }
 
@@ -233,7 +230,7 @@ impl<'c> RailNames<'c> {
     pub(super) fn rail_of(&self, recording: &ToolRecording) -> Option<String> {
         let own = port_of(recording);
         let port = || own.clone().filter(|_| self.has_several_ports);
-        // An output that broke off early names no rail; output of another tool has its own.
+        // A truncated output names no rail; the output of another tool names its own.
         let may_be = own.is_some() || recording.parsed.measurements.is_empty();
         let only = || self.only_name.clone().filter(|_| may_be);
         self.reported_rail(recording).or_else(port).or_else(only)
@@ -241,8 +238,8 @@ impl<'c> RailNames<'c> {
 
     /// The rail that the sweep, the output or a claim names.
     fn reported_rail(&self, recording: &ToolRecording) -> Option<String> {
-        let only = |is_its: &dyn Fn(&ClaimedRail) -> bool| {
-            let mut claimed = self.claims.rails.iter().filter(|rail| is_its(rail));
+        let only = |matches: &dyn Fn(&ClaimedRail) -> bool| {
+            let mut claimed = self.claims.rails.iter().filter(|rail| matches(rail));
             claimed.next().filter(|_| claimed.next().is_none()).map(|rail| rail.name.clone())
         };
         let by_device = || {
@@ -265,7 +262,6 @@ pub(super) fn named_nodes(recording: &ToolRecording) -> Vec<NodeName> {
     }
 }
 
-/// One rate between two nodes.
 pub(super) struct NetworkRate<'a> {
     pub(super) from: NodeName,
     pub(super) to: NodeName,
@@ -364,12 +360,12 @@ pub(super) fn collect_rails<'a>(
     let names = RailNames::new(claims, recordings);
     let mut rails: BTreeMap<Option<String>, RailReadings<'a>> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| is_of_network(r)) {
-        let said = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
+        let parameter = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
         let name = names.rail_of(recording);
         let rail = rails
             .entry(name.clone())
             .or_insert_with(|| RailReadings { name, ..RailReadings::default() });
-        let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
+        let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(parameter);
         let mut numbers = 0;
         let mut small = None;
         for rate in collect_rates(recording, &known) {
@@ -432,11 +428,11 @@ fn add_failures<'a>(
         let file = recording.file.as_str();
         rail.failures.push(PairFailure { ends: (a, b), file, kind, testcase, what, unreached });
     };
-    let said = |p: &OutputProblem| format!("{}: {}", p.kind.as_str(), p.detail);
+    let describe = |p: &OutputProblem| format!("{}: {}", p.kind.as_str(), p.detail);
     let (corrupt, others): (Vec<&OutputProblem>, Vec<&OutputProblem>) =
         parsed.problems.iter().partition(|p| p.kind == OutputProblemKind::Corrupt);
     for problem in corrupt {
-        fail(problem.kind, problem.testcase.as_deref(), said(problem), false);
+        fail(problem.kind, problem.testcase.as_deref(), describe(problem), false);
     }
     // A run counts as one failure, however many lines report it.
     let rank = |p: &&&OutputProblem| {
@@ -444,7 +440,7 @@ fn add_failures<'a>(
     };
     if let Some(problem) = others.iter().min_by_key(rank) {
         let testcase = others.iter().find_map(|p| p.testcase.as_deref());
-        fail(problem.kind, testcase, said(problem), unreached::is_peer_unreachable(problem));
+        fail(problem.kind, testcase, describe(problem), unreached::is_peer_unreachable(problem));
     }
     if parsed.problems.is_empty() && (!parsed.complete || no_rate.is_some()) {
         let what = no_rate.unwrap_or_else(|| "it is not complete".to_owned());

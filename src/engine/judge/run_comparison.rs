@@ -102,14 +102,14 @@ fn compare_part(
     is: Option<&PartLevel>,
     usual: Option<f64>,
 ) -> PartComparison {
-    let unit = was.or(is).map_or(Unit::GigabytesPerSecond, |shown| shown.unit);
+    let unit = was.or(is).map_or(Unit::GigabytesPerSecond, |level| level.unit);
     let mut held = PartComparison {
         part: part.clone(),
         testcase: testcase.clone(),
         unit,
-        before: was.map(|shown| shown.value),
-        after: is.map(|shown| shown.value),
-        expected: is.or(was).and_then(|shown| shown.expected),
+        before: was.map(|level| level.value),
+        after: is.map(|level| level.value),
+        expected: is.or(was).and_then(|level| level.expected),
         change: None,
         noise: None,
         difference: if was.is_some() {
@@ -200,7 +200,7 @@ fn part_levels(
         }
     }
     let sigmas = estimate_sigmas(&all);
-    let mut shown: BTreeMap<ComparisonKey, PartLevel> = BTreeMap::new();
+    let mut levels: BTreeMap<ComparisonKey, PartLevel> = BTreeMap::new();
     for (key, (numbers, unit, mut expected)) in all {
         let readings = numbers.values().map(Vec::len).sum();
         let mut middles: Vec<f64> =
@@ -209,11 +209,11 @@ fn part_levels(
         if let Some(value) = stats::median(&mut middles) {
             let error = stats::median_error(sigma, readings);
             let expected = stats::median(&mut expected);
-            shown.insert(key, PartLevel { value, error, unit, expected });
+            levels.insert(key, PartLevel { value, error, unit, expected });
         }
     }
-    add_collectives(side.recordings, keep, &mut shown);
-    shown
+    add_collectives(side.recordings, keep, &mut levels);
+    levels
 }
 
 /// The relative standard deviation of one reading of similarly measured parts: from repeated
@@ -289,7 +289,7 @@ fn cell_parts(cell: &MeasuredCell) -> Vec<(FabricPart, CellPartner)> {
 fn add_collectives(
     recordings: &[ToolRecording],
     keep: &dyn Fn(&FabricPart) -> bool,
-    shown: &mut BTreeMap<ComparisonKey, PartLevel>,
+    levels: &mut BTreeMap<ComparisonKey, PartLevel>,
 ) {
     let mut best: BTreeMap<ComparisonKey, (f64, Unit)> = BTreeMap::new();
     for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
@@ -323,7 +323,7 @@ fn add_collectives(
     for (key, (value, unit)) in best {
         // A run contributes one number: the floor covers the scatter of such numbers.
         let error = peel::ASSUMED_SIGMA;
-        shown.entry(key).or_insert(PartLevel { value, error, unit, expected: None });
+        levels.entry(key).or_insert(PartLevel { value, error, unit, expected: None });
     }
 }
 
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_of_nothing_new_are_the_same() {
+    fn two_runs_without_a_change_are_the_same() {
         for seed in 0..20 {
             let before = cells(&|a, b, r| 400.0 * noise(2 * seed, a, b, r));
             let after = cells(&|a, b, r| 400.0 * noise(2 * seed + 1, a, b, r));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_run_has_is_no_change() {
+    fn parts_in_only_one_run_are_not_a_change() {
         let before = cells(&|a, b, r| 400.0 * noise(1, a, b, r));
         let after: Vec<MeasuredCell> = before
             .iter()

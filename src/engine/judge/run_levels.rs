@@ -17,7 +17,7 @@ const FEWEST_CELLS: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RunLevel {
-    /// Index into [`Island::run_files`].
+    /// Index into [`FabricGroup::run_files`].
     pub(super) run: usize,
     /// Relative to the median of all runs of the test.
     pub(super) share: f64,

@@ -1,7 +1,7 @@
 //! The readings of parts in a run, and the usual readings in earlier runs.
 //!
 //! Runs are comparable if platform and driver match; parts with a finding do not enter the history.
-//! `own` judges against it.
+//! `history_baseline` judges against it.
 
 use std::collections::BTreeMap;
 
@@ -35,24 +35,24 @@ pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
     let mut all = summarize_case(&domains, &judged, &claims, case.recordings);
     let against =
         FindingsByLocus::new(verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome));
-    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    let mut node_domains: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
     for (domain, node) in domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))) {
-        homes.entry(node).or_insert(&domain.name);
+        node_domains.entry(node).or_insert(&domain.name);
     }
     // A finding without node or domain, for example about a rail, counts for all parts without one.
     let is_of_none = |f: &&Finding| f.locus.domain.is_none() && Outcome::Unknown < f.outcome;
     let of_none: Vec<&Finding> = verdicts.findings.iter().filter(is_of_none).collect();
     all.retain(|part, _| {
-        let home = homes.get(&part.node).copied();
+        let home = node_domains.get(&part.node).copied();
         let about = against.findings_about(&[&part.node], home);
         let anywhere = of_none.iter().filter(|_| home.is_none());
-        !about.iter().chain(anywhere).any(|found| accuses(found, part, home))
+        !about.iter().chain(anywhere).any(|found| marks_faulty(found, part, home))
     });
     all
 }
 
 /// Whether a finding marks a part's reading as faulty.
-fn accuses(found: &Finding, part: &PartTestKey, home: Option<&DomainName>) -> bool {
+fn marks_faulty(found: &Finding, part: &PartTestKey, domain: Option<&DomainName>) -> bool {
     let locus = &found.locus;
     if locus.rail.is_some() && locus.rail != part.rail {
         return false;
@@ -61,7 +61,7 @@ fn accuses(found: &Finding, part: &PartTestKey, home: Option<&DomainName>) -> bo
         // A single path is not the part.
         (_, LocusKind::Pair) => false,
         (Some(node), _) => *node == part.node && (locus.gpu.is_none() || locus.gpu == part.gpu),
-        (None, _) => found.class != FindingClass::ClaimedApart && locus.domain.as_ref() == home,
+        (None, _) => found.class != FindingClass::ClaimedApart && locus.domain.as_ref() == domain,
     }
 }
 
@@ -69,16 +69,16 @@ fn accuses(found: &Finding, part: &PartTestKey, home: Option<&DomainName>) -> bo
 pub fn build_history(runs: &[(String, RunSummary)]) -> PartHistory {
     let mut all: BTreeMap<&PartTestKey, Vec<(&str, PartReading)>> = BTreeMap::new();
     for (when, run) in runs {
-        for (part, shown) in run {
-            all.entry(part).or_default().push((when, *shown));
+        for (part, reading) in run {
+            all.entry(part).or_default().push((when, *reading));
         }
     }
     let usual = all.into_iter().filter_map(|(part, runs)| {
-        let mut values: Vec<f64> = runs.iter().map(|(_, shown)| shown.value).collect();
+        let mut values: Vec<f64> = runs.iter().map(|(_, reading)| reading.value).collect();
         let median = stats::median(&mut values).filter(|m| 0.0 < *m)?;
         let shares: Vec<f64> = values.iter().map(|value| value / median).collect();
         let spread = stats::spread(&shares, 1.0).filter(|_| FEWEST_RUNS <= runs.len());
-        let mut errors: Vec<f64> = runs.iter().map(|(_, shown)| shown.error).collect();
+        let mut errors: Vec<f64> = runs.iter().map(|(_, reading)| reading.error).collect();
         let mut times: Vec<&str> = runs.iter().map(|(when, _)| *when).collect();
         times.sort_unstable();
         let usual = UsualLevel {
@@ -107,10 +107,10 @@ pub(super) fn summarize_case(
             add_fabric_group(domain, island, fabric, &mut run);
         }
     }
-    let homes: BTreeMap<&NodeName, &DomainRecordings<'_>> =
+    let node_domains: BTreeMap<&NodeName, &DomainRecordings<'_>> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
     for rail in &rail_readings::collect_rails(domains, claims, recordings) {
-        add_rail(&homes, rail, &mut run);
+        add_rail(&node_domains, rail, &mut run);
     }
     run
 }
@@ -137,7 +137,7 @@ fn add_fabric_group(
     let mut drivers: BTreeMap<&NodeName, Option<String>> = BTreeMap::new();
     for ((gpu, group, sends), partners) in group_by_end(active) {
         let (id, key) = (&island.gpus[gpu], &island.reading_groups[group]);
-        let Some(shown) = median_over_partners(&partners, fabric.peeled.sigma) else { continue };
+        let Some(reading) = median_over_partners(&partners, fabric.peeled.sigma) else { continue };
         let driver = drivers.entry(&id.node).or_insert_with(|| driver_version(domain, &id.node));
         let place = [key.across_nodes, key.between_nodes, key.small_buffer].map(u8::from);
         let part = PartTestKey {
@@ -150,21 +150,21 @@ fn add_fabric_group(
             platform: island.platform.map(|platform| platform.name.clone()),
             driver: driver.clone(),
         };
-        run.insert(part, shown);
+        run.insert(part, reading);
     }
 }
 
 /// Adds every end of a rail with several partners.
 fn add_rail(
-    homes: &BTreeMap<&NodeName, &DomainRecordings<'_>>,
+    node_domains: &BTreeMap<&NodeName, &DomainRecordings<'_>>,
     rail: &rail_readings::RailReadings<'_>,
     run: &mut RunSummary,
 ) {
     let sigma = network::repeat_sigma(rail).unwrap_or(peel::ASSUMED_SIGMA);
     for ((end, group, sends), partners) in group_by_end(&rail.readings) {
         let (node, group) = (&rail.nodes[end], &rail.groups[group]);
-        let Some(shown) = median_over_partners(&partners, sigma) else { continue };
-        let home = homes.get(node);
+        let Some(reading) = median_over_partners(&partners, sigma) else { continue };
+        let in_domain = node_domains.get(node);
         let part = PartTestKey {
             node: node.clone(),
             gpu: None,
@@ -173,9 +173,9 @@ fn add_rail(
             testcase: group.testcase.to_string(),
             setting: format!("{} crosses {}", group.settings, u8::from(group.crosses_leaves)),
             platform: group.nic.map(|nic| nic.name.clone()),
-            driver: home.and_then(|domain| driver_version(domain, node)),
+            driver: in_domain.and_then(|domain| driver_version(domain, node)),
         };
-        run.insert(part, shown);
+        run.insert(part, reading);
     }
 }
 

@@ -167,12 +167,12 @@ mod tests {
     /// Mean number of readings until decided, and the share of wrong decisions.
     fn simulated(sigma: f64, share: f64) -> (f64, f64) {
         const PATHS: u32 = 4_000;
-        let mut dice = NormalSampler::new(11);
+        let mut normals = NormalSampler::new(11);
         let (mut count, mut wrong) = (0u32, 0u32);
         for _ in 0..PATHS {
             let mut readings = Vec::new();
             let decision = loop {
-                readings.push(share * (1.0 + sigma * dice.next_normal()));
+                readings.push(share * (1.0 + sigma * normals.next_normal()));
                 match decide_path(&readings, sigma) {
                     SequentialDecision::Undecided => {}
                     decided => break decided,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_numbers_of_readings_are_those_of_the_design_and_three_where_it_is_low() {
+    fn mean_reading_counts_match_the_design_and_are_three_for_a_low_path() {
         // Healthy, 17 of 18 links, 3 of 4: the design table, except that the table calls a path low
         // after two readings.
         for (sigma, healthy, one_link, quarter) in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_decides_nothing() {
+    fn non_numbers_decide_nothing() {
         for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(decide_path(&[none; 9], 0.01), SequentialDecision::Undecided, "{none}");
             assert_eq!(decide_path(&[none, 1.0], 0.01), SequentialDecision::Healthy, "{none}");
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_readings_convict(
+        fn two_readings_never_decide_that_a_path_is_low(
             readings in prop::collection::vec(0.0..1.2f64, 1..3),
             sigma in 0.0..0.1f64,
         ) {
@@ -225,14 +225,15 @@ mod tests {
         }
 
         #[test]
-        fn a_decision_stands_whatever_is_read_afterwards(
+        fn later_readings_do_not_change_a_decision(
             readings in prop::collection::vec(0.5..1.1f64, 1..30),
             more in prop::collection::vec(0.0..2.0f64, 1..5),
             sigma in 0.001..0.1f64,
         ) {
             let before = decide_path(&readings, sigma);
             let all: Vec<f64> = readings.iter().chain(&more).copied().collect();
-            prop_assert!(before == SequentialDecision::Undecided || decide_path(&all, sigma) == before);
+            let after = decide_path(&all, sigma);
+            prop_assert!(before == SequentialDecision::Undecided || after == before);
         }
 
         #[test]
@@ -264,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn a_calm_round_needs_one_reading_and_a_low_path_another() {
+    fn a_quiet_round_needs_one_reading_and_a_low_path_another() {
         let mut first: Vec<[f64; 1]> = (0..9).map(|at| [100.0 + 0.1 * f64::from(at % 3)]).collect();
-        let calm: Vec<&[f64]> = first.iter().map(<[f64; 1]>::as_slice).collect();
-        assert_eq!(undecided_steps(&round(&calm)), Vec::<usize>::new());
+        let quiet: Vec<&[f64]> = first.iter().map(<[f64; 1]>::as_slice).collect();
+        assert_eq!(undecided_steps(&round(&quiet)), Vec::<usize>::new());
         first[4] = [94.4];
         let low: Vec<&[f64]> = first.iter().map(<[f64; 1]>::as_slice).collect();
         assert_eq!(undecided_steps(&round(&low)), [14]);
@@ -285,11 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn every_direction_of_a_step_is_a_path_of_its_own() {
+    fn every_direction_of_a_step_is_its_own_path() {
         let text = r#"{"format":"fabricgate.tcp/1","version":"0","source":{"node":"a"},
             "destination":{"node":"b"},"unit":"GB/s","complete":true,"readings":[
             {"reading":0,"forward":{"sent_bytes":1,"received_bytes":1,"rate":2.0},
-             "reverse":{"sent_bytes":1,"received_bytes":1,"rate":3.0}}],"latency":{"median_us":9.0}}"#;
+             "reverse":{"sent_bytes":1,"received_bytes":1,"rate":3.0}}],
+            "latency":{"median_us":9.0}}"#;
         let parsed = readers::outputs::parse_output(text.as_bytes());
         let paths = collect_paths(7, &[&parsed, &parsed]);
         let values: Vec<&[f64]> = paths.iter().map(|p| p.values.as_slice()).collect();

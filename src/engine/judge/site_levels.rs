@@ -127,8 +127,8 @@ impl std::fmt::Display for SiteLevelRefusal {
         match self {
             Self::TooFew { nodes, numbers } => write!(
                 f,
-                "{numbers} numbers of {nodes} nodes; expected at least {FEWEST_NUMBERS} \
-                 ({FEWEST_RUNS} of a collective) of {FEWEST_NODES}"
+                "{numbers} readings on {nodes} nodes; at least {FEWEST_NUMBERS} ({FEWEST_RUNS} \
+                 for a collective) on {FEWEST_NODES} nodes are required"
             ),
             Self::BelowFloor { value, floor } => {
                 write!(f, "{value:.2} lies below the floor {floor}, which indicates a fault")
@@ -204,8 +204,8 @@ fn test_level<'p>(
 fn scatter_and_tolerance(numbers: &[f64], value: f64, before: f64) -> (f64, f64) {
     let scatter = stats::spread(numbers, value).unwrap_or(0.0) / value;
     // Rounded up to half a per cent for readability.
-    let asked = (scatter * DEVIATIONS * 200.0).ceil() / 200.0;
-    (scatter, asked.clamp(SMALLEST_TOLERANCE, before.max(SMALLEST_TOLERANCE)))
+    let wanted = (scatter * DEVIATIONS * 200.0).ceil() / 200.0;
+    (scatter, wanted.clamp(SMALLEST_TOLERANCE, before.max(SMALLEST_TOLERANCE)))
 }
 
 /// The level of a platform's collectives in these outputs, for each expectation that applies: the
@@ -266,7 +266,7 @@ mod tests {
     const TEST: &str = "multinode_device_to_device_memcpy_read_ce";
 
     fn platform() -> &'static Platform {
-        builtin::builtin_catalogue().platform("gb200-nvl72").expect("it ships")
+        builtin::builtin_catalogue().platform("gb200-nvl72").expect("a shipped platform")
     }
 
     /// Cells of a number of nodes, each with the next, some with the given value.
@@ -300,30 +300,31 @@ mod tests {
         let steady = |at: usize| 750.0 + (at % 5) as f64;
         let level = level_of(&cells(18, steady)).expect("a level");
         assert_eq!((level.value, level.nodes, level.numbers), (752.0, 18, 72));
-        let harmed = level_of(&cells(18, |at| if at % 9 == 0 { 400.0 } else { steady(at) }));
-        assert!((harmed.expect("a level").value - level.value).abs() < 1.5);
+        let with_bad_nodes =
+            level_of(&cells(18, |at| if at % 9 == 0 { 400.0 } else { steady(at) }));
+        assert!((with_bad_nodes.expect("a level").value - level.value).abs() < 1.5);
         // The fault threshold stays at the same share of the stated level.
         let before =
             level.expected.floor.expect("a floor") / level.expected.value.expect("a level");
         assert!((level.floor.expect("a floor") / level.value - before).abs() < 1e-9);
-        // Steady numbers ask for less than 2 %, and that is not stated.
+        // Steady numbers would allow less than 2 %, the smallest stated tolerance.
         assert_eq!(level.tolerance, 0.02);
     }
 
     #[test]
-    fn what_scatters_gets_the_room_it_needs_and_not_more_than_is_in_force() {
+    fn scatter_widens_the_tolerance_up_to_the_one_in_force() {
         let level = level_of(&cells(18, |at| 750.0 + 7.5 * (at % 5) as f64)).expect("a level");
         let before = platform()
             .expectation(&MeasurementConditions::with_default_size(TEST))
-            .expect("it ships")
+            .expect("a shipped platform")
             .tolerance;
         assert!(0.02 < level.tolerance && level.tolerance <= before, "{level:?}");
-        let wild = level_of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
-        assert_eq!(wild.tolerance, before);
+        let scattered = level_of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
+        assert_eq!(scattered.tolerance, before);
     }
 
     #[test]
-    fn a_level_that_fits_a_lost_link_says_so() {
+    fn a_level_that_fits_a_lost_link_names_it() {
         let expected = platform()
             .expectation(&MeasurementConditions::with_default_size(TEST))
             .ok()
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn few_nodes_and_levels_below_the_floor_are_none() {
+    fn too_few_nodes_and_levels_below_the_floor_are_refused() {
         let few = level_of(&cells(2, |_| 750.0));
         assert_eq!(few, Err(SiteLevelRefusal::TooFew { nodes: 2, numbers: 8 }));
         let broken = level_of(&cells(18, |_| 300.0)).expect_err("below the floor");

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_turns_a_fan_around() {
+    fn a_read_reverses_a_fan() {
         let fans = [
             "all_to_one_write_ce",
             "all_to_one_read_ce",
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_at_once_move_data_as_a_pair_alone_does() {
+    fn concurrent_pairs_move_data_like_a_single_pair() {
         let read = "device_to_device_concurrent_memcpy_read_ce";
         assert_eq!(shape_of(read), CellShape::ColumnToRow);
         assert_eq!(shape_of("device_to_device_concurrent_memcpy_write_ce"), CellShape::RowToColumn);

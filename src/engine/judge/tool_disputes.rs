@@ -54,8 +54,8 @@ pub(super) fn find(
         for (low, its) in &peeled {
             for blame in &its.blames {
                 let fine = peeled.iter().filter(|(tool, _)| tool != low).find_map(|(tool, it)| {
-                    let shown = it.end_level(blame.gpu, blame.direction)?;
-                    is_as_expected(shown, blame.ratio).then_some((*tool, shown.ratio))
+                    let level = it.end_level(blame.gpu, blame.direction)?;
+                    is_as_expected(level, blame.ratio).then_some((*tool, level.ratio))
                 });
                 let Some(fine) = fine else { continue };
                 let warm_up = *low == Tool::P2pBandwidthLatencyTest
@@ -73,8 +73,8 @@ pub(super) fn find(
     disputes
 }
 
-fn is_as_expected(shown: EndLevel, low: f64) -> bool {
-    let least = shown.ratio - CERTAIN * shown.error;
+fn is_as_expected(level: EndLevel, low: f64) -> bool {
+    let least = level.ratio - CERTAIN * level.error;
     1.0 - peel::MIN_EFFECT <= least && low + peel::MIN_EFFECT < least
 }
 
@@ -89,7 +89,7 @@ pub(super) fn new_dispute_finding(
         Direction::Rx => "receive",
         _ => "transmit",
     };
-    let said = format!(
+    let summary = format!(
         "GPU {id}: {} reads its {way} rate at {} of the level of the others, {} at {}: two tools \
          disagree, and one of them is wrong or the GPU changed between them; run both again",
         dispute.low.0.as_str(),
@@ -105,6 +105,6 @@ pub(super) fn new_dispute_finding(
         gpu_locus(&island.domain, id),
         rule,
     )
-    .with_summary(said);
+    .with_summary(summary);
     fabric::add_evidence(island, found)
 }

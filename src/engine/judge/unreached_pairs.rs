@@ -32,12 +32,12 @@ pub(super) fn judge(
     };
     let failed: FailurePairs<usize> =
         rail.failures.iter().filter(lost).map(|f| order_pair(f.ends.0, f.ends.1)).collect();
-    // An output that broke off early names no rail: its nodes appear on the others.
+    // A truncated output names no rail: its nodes appear on the others.
     let elsewhere: BTreeSet<usize> = match rail.name {
         Some(_) => BTreeSet::new(),
         None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),
     };
-    let guilty = pair_failures::attribute(&good, &failed, &elsewhere);
+    let at_fault = pair_failures::attribute(&good, &failed, &elsewhere);
     // One node's outputs may have numbers and a problem, with each of its partners.
     let with_problem = rail.failures.iter().filter(|f| f.kind != OutputProblemKind::Corrupt);
     let with_problem: FailurePairs<usize> =
@@ -48,7 +48,7 @@ pub(super) fn judge(
         let ends = BTreeSet::from([failure.ends.0, failure.ends.1]);
         ends.into_iter().for_each(|end| of_end.entry(end).or_default().push(failure));
     }
-    for end in &guilty {
+    for end in &at_fault {
         let node = &rail.nodes[*end];
         let mine: Vec<&PairFailure<'_>> =
             of_end[end].iter().copied().filter(|f| f.unreached).collect();
@@ -58,7 +58,7 @@ pub(super) fn judge(
         }
         let partners: BTreeSet<usize> =
             mine.iter().map(|f| if f.ends.0 == *end { f.ends.1 } else { f.ends.0 }).collect();
-        let said = format!(
+        let summary = format!(
             "{node} is not reached{} by {} partners that reach others: {}",
             rail.sentence_suffix(),
             partners.len(),
@@ -73,7 +73,7 @@ pub(super) fn judge(
             at(LocusKind::Rail, node, rail),
             rule,
         )
-        .with_summary(said);
+        .with_summary(summary);
         for failure in mine.iter().take(6) {
             found = found.with_evidence(failure.file, failure.testcase, failure.what.clone());
         }
@@ -86,15 +86,15 @@ pub(super) fn judge(
         if failure.kind == OutputProblemKind::Corrupt {
             let (from, to) = (&rail.nodes[a], &rail.nodes[b]);
             let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
-            let said = format!("{from} and {to}{}: {}", rail.sentence_suffix(), failure.what);
-            let rule = RuleKind::Data.with_terms("what arrived is not what was sent");
+            let summary = format!("{from} and {to}{}: {}", rail.sentence_suffix(), failure.what);
+            let rule = RuleKind::Data.with_terms("the received data differs from the sent data");
             let found = new_finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule)
-                .with_summary(said);
+                .with_summary(summary);
             ledger.add(found.with_evidence(failure.file, failure.testcase, failure.what.clone()));
             continue;
         }
         let test = failure.testcase.map_or(String::new(), |t| format!("{t} "));
-        let explains = |end: &usize| guilty.contains(end) || doubted.contains(end);
+        let explains = |end: &usize| at_fault.contains(end) || doubted.contains(end);
         let explained = explains(&a) || explains(&b);
         if lost(&failure) && failure.unreached && !explained && works {
             ledger.add(unreached_finding(failure, (&rail.nodes[a], &rail.nodes[b]), rail, &at));
@@ -104,12 +104,12 @@ pub(super) fn judge(
             // A node that fails with nearly all its partners explains their failures.
             if explains(&end) || !explained {
                 let with = &rail.nodes[other];
-                let tells = match failure.unreached {
+                let advice = match failure.unreached {
                     true => "; either may be the cause: run each with another partner",
                     false => "",
                 };
                 let why = format!(
-                    "{test}with {with}{} in {}: {}{tells}",
+                    "{test}with {with}{} in {}: {}{advice}",
                     rail.sentence_suffix(),
                     failure.file,
                     failure.what
@@ -132,14 +132,14 @@ fn unreached_finding(
     let rule = RuleKind::Suspicion.with_terms(
         "a pair without a connection blames neither end; run each with another partner",
     );
-    let said = format!(
+    let summary = format!(
         "{a} and {b} have no connection{}: {}; the cause, one of them or the path, is unknown: run \
          each with another partner",
         rail.sentence_suffix(),
         failure.what
     );
-    let found =
-        new_finding(Outcome::Unknown, FindingClass::NicUnreachable, locus, rule).with_summary(said);
+    let found = new_finding(Outcome::Unknown, FindingClass::NicUnreachable, locus, rule)
+        .with_summary(summary);
     found.with_evidence(failure.file, failure.testcase, failure.what.clone())
 }
 
@@ -148,8 +148,8 @@ mod tests {
     use super::super::fabric_group::PairReading;
     use super::*;
 
-    /// Outputs of one node, or two, are malformed with each of their partners, whether they
-    /// have numbers or not: it is these that are not known.
+    /// One or two nodes have malformed outputs with each of their partners: only these nodes become
+    /// unknown, with and without numbers in the outputs.
     #[test]
     fn malformed_outputs_with_each_partner_leave_the_partners_known() {
         for malformed in [BTreeSet::from([3]), BTreeSet::from([3, 6])] {

@@ -66,7 +66,7 @@ impl PairStrengths {
 }
 
 fn to_millionths(value: f64) -> Option<u64> {
-    /// The largest accepted reading: a million GB/s.
+    /// The largest accepted reading, in GB/s.
     const MOST: f64 = 1e12;
     let scaled = (value * 1e6).round();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e12")]
@@ -96,7 +96,7 @@ pub fn find_best(strengths: &PairStrengths, k: usize) -> Option<BestSubset> {
     find_best_within(strengths, k, MAX_STEPS)
 }
 
-/// The same with this step limit for each search.
+/// [`find_best`] with this step limit for each search.
 pub(super) fn find_best_within(
     strengths: &PairStrengths,
     k: usize,
@@ -110,7 +110,7 @@ pub(super) fn find_best_within(
     }
     let all: BTreeSet<u64> = strengths.pairs.iter().flatten().copied().collect();
     let levels: Vec<u64> = all.into_iter().collect();
-    // The highest level at which neighbour counts do not rule out a set.
+    // The highest level at which the number of connected parts does not rule out a set.
     let allowed = levels.partition_point(|level| !prune_to_core(strengths, *level, k).is_empty());
     let bound = *levels.get(allowed.checked_sub(1)?)?;
     let mut is_exact = true;
@@ -123,7 +123,7 @@ pub(super) fn find_best_within(
         let mut search = SubsetSearch::new(strengths, levels[middle], k, steps);
         match search.find_any() {
             Some(set) => {
-                // It may be better than required.
+                // The set may be better than required.
                 let (_, _, has) = strengths.weakest(&set)?;
                 low = levels.partition_point(|level| *level <= has);
                 found = Some(set);
@@ -181,8 +181,8 @@ fn find_best_single(strengths: &PairStrengths) -> Option<BestSubset> {
     })
 }
 
-/// The parts that can be in a set of `k` at this level: those with `k - 1` neighbours among
-/// themselves. Every part of a set is a neighbour of the others.
+/// The parts that can be in a set of `k` at this level: each reaches the level with `k - 1` others
+/// of the result, because a set requires it of all its pairs.
 fn prune_to_core(strengths: &PairStrengths, level: u64, k: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..strengths.n).collect();
     loop {
@@ -198,7 +198,7 @@ fn prune_to_core(strengths: &PairStrengths, level: u64, k: usize) -> Vec<usize> 
     }
 }
 
-/// A search among sets whose pairs all reach a level.
+/// A search among sets in which every pair reaches a level.
 struct SubsetSearch<'s> {
     strengths: &'s PairStrengths,
     level: u64,
@@ -206,7 +206,7 @@ struct SubsetSearch<'s> {
     steps_left: u64,
     /// The best set so far with its sum.
     richest: Option<(Vec<usize>, u64)>,
-    /// The best set comes from this search and is first among equals.
+    /// The best set comes from this search, and is the first of equal sets.
     is_first: bool,
     core: Vec<usize>,
 }
@@ -257,7 +257,8 @@ impl<'s> SubsetSearch<'s> {
         false
     }
 
-    /// A number of colours that suffices to give neighbours different colours: no clique is larger.
+    /// A number of colours that suffices so that no connected parts share a colour: no clique is
+    /// larger.
     fn count_colours(&self, parts: &[usize]) -> usize {
         let mut classes: Vec<Vec<usize>> = Vec::new();
         for part in parts {
@@ -337,7 +338,7 @@ impl<'s> SubsetSearch<'s> {
     }
 }
 
-/// The best other set: found by leaving out one part at a time. `None` if no other set exists, or
+/// The best other set, found by leaving out one part at a time. `None` if no other set exists, or
 /// if a search did not finish.
 pub fn find_next(strengths: &PairStrengths, chosen: &BestSubset) -> Option<BestSubset> {
     let k = chosen.set.len();
@@ -397,7 +398,7 @@ mod tests {
         best.map(|(_, _, set)| set)
     }
 
-    /// Matrices of few different strengths, so that ties are common, with gaps.
+    /// Matrices with few distinct strengths, so that ties are common, and with gaps.
     fn matrices() -> impl Strategy<Value = PairStrengths> {
         (2_usize..9).prop_flat_map(|n| {
             let cell = prop_oneof![1 => Just(None), 6 => (1_u64..5).prop_map(Some)];
@@ -459,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_rack_of_gpus_with_readings_that_all_differ_is_chosen_from_with_a_bound() {
-        // Noise as in readings: all different, none far from the others.
+        // Noise as in readings: all values differ, and none is far from the others.
         let strengths = PairStrengths::new(72, |a, b| {
             let mixed = (a * 7919 + b * 104_729) % 9973;
             Some(0.98 + f64::from(u32::try_from(mixed).expect("small")) * 2e-6)

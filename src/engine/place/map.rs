@@ -1,8 +1,9 @@
 //! The verified map of one run: measured domains, members with their outcome, cliques, rails and
 //! leaves. Every export uses only this map.
 //!
-//! Unmeasured parts appear as claimed and are marked ([`Basis::Claimed`], [`Member::reach`]); each
-//! export reports or omits them. Nothing here judges: outcomes and findings come from the judge.
+//! Unmeasured parts appear as claimed and are marked ([`DomainBasis::Claimed`],
+//! [`MapMember::reach`]); each export reports or omits them. Nothing here judges: outcomes and
+//! findings come from the judge.
 
 mod builder;
 mod run_index;
@@ -26,9 +27,9 @@ use model::worker_protocol::MachineRecord;
 pub struct MapInput<'a> {
     /// The judged run.
     pub run: &'a Run,
-    /// Every step of its plan was tried.
+    /// Whether every step of its plan was tried.
     pub is_complete: bool,
-    /// A simulated fabric produced the outputs.
+    /// Whether a simulated fabric produced the outputs.
     pub is_simulated: bool,
     /// Machine reports from workers.
     pub machines: &'a [MachineRecord],
@@ -57,7 +58,7 @@ pub struct VerifiedMap {
     /// The connection strength between any two GPUs.
     #[serde(skip)]
     pub matrix: StrengthMatrix,
-    /// Topologies that Slurm's partitions name, by partition; absent if they were not read.
+    /// Topologies that Slurm's partitions name, by partition; absent if no source reports them.
     #[serde(skip)]
     pub partitions: Option<BTreeMap<String, String>>,
     /// Sizes of all levels of Slurm's blocks, the base size first; empty for a single level.
@@ -78,9 +79,9 @@ pub struct MapOrigin {
     pub version: String,
     /// Digest of the expectations used for the verdicts.
     pub thresholds_digest: String,
-    /// The run completed.
+    /// Whether the run completed.
     pub is_complete: bool,
-    /// A simulated fabric produced the outputs.
+    /// Whether a simulated fabric produced the outputs.
     pub is_simulated: bool,
 }
 
@@ -90,24 +91,24 @@ pub struct MapOrigin {
 pub enum DomainBasis {
     /// Its nodes were measured to reach each other at NVLink speed.
     Measured,
-    /// A claim; no two of its nodes were measured against each other.
+    /// A claim: no two of its nodes were measured against each other.
     Claimed,
 }
 
 /// An NVLink domain: nodes that reach each other at NVLink speed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MapDomain {
-    /// Its name: the claimed one. If the claim fell into parts, the part with most of its nodes
-    /// keeps the name and the others are `NAME.part2` and so on. If no part has most, all are
-    /// parts.
+    /// Its name: the claimed one. If measurements split the claimed domain, the part with most of
+    /// its nodes keeps the name and the others are `NAME.part2` and so on. Without a majority,
+    /// every part gets a suffix.
     pub name: String,
     /// The claimed domain that contains it.
     pub claimed: DomainName,
     /// The evidence for its membership.
     pub basis: DomainBasis,
-    /// The nodes measured to be in it, in order. Empty with [`Basis::Claimed`].
+    /// The nodes measured to be in it, in order. Empty with [`DomainBasis::Claimed`].
     pub measured: BTreeSet<NodeName>,
-    /// The nodes claimed for it that were not measured against others, in order.
+    /// Its claimed nodes that were not measured against others, in order.
     pub unmeasured: BTreeSet<NodeName>,
     /// The platform, if known.
     pub platform: Option<String>,
@@ -140,14 +141,14 @@ pub enum MeasuredReach {
 /// One node of the map.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MapMember {
-    /// The domain it is claimed for.
+    /// Its claimed domain.
     pub claimed: Option<DomainName>,
-    /// The name of its [`Domain`] in the map.
+    /// The name of its [`MapDomain`] in the map.
     pub domain: Option<String>,
     /// The extent of its measurement.
     pub reach: MeasuredReach,
-    /// It was measured in another domain than claimed: `claimed` holds the claimed one, `domain`
-    /// the measured one.
+    /// It was measured in another domain than its claimed one: `claimed` holds the claimed domain,
+    /// `domain` the measured one.
     pub is_misplaced: bool,
     /// It does not reach its claimed domain, and its real domain is unknown.
     pub is_apart: bool,
@@ -175,14 +176,14 @@ pub struct MapMember {
     pub leaf: Option<String>,
     /// Boot ID, if a worker reported it.
     pub boot_id: Option<String>,
-    /// The single GPU that is at fault instead of the node, by index and UUID, or why it is the
-    /// node (`act::device`).
+    /// The one GPU that is faulty instead of the node, by index and UUID; or why the node is blamed
+    /// (`act::device`).
     #[serde(skip)]
     pub device: Result<Option<(u32, String)>, String>,
 }
 
 impl MapMember {
-    /// Whether all required measurements of it exist and are as expected.
+    /// Whether all required measurements of the node exist and are as expected.
     pub fn is_verified(&self) -> bool {
         self.outcome == Outcome::Pass && self.reach != MeasuredReach::Nothing
     }
@@ -209,8 +210,7 @@ pub struct MapGpu {
     /// The worst share of the expected link rate, over the best reading of each cell within its
     /// domain.
     pub worst: Option<f64>,
-    /// A second measurement confirmed a finding that blames this GPU alone, with outcome degraded
-    /// or failed.
+    /// A second measurement confirmed a degraded or failed finding that blames this GPU alone.
     pub is_confirmed: bool,
 }
 
@@ -269,7 +269,7 @@ impl VerifiedMap {
         lines
     }
 
-    /// The same as comment lines, each with `sign` and a space in front.
+    /// [`Self::header_lines`] as comment lines, each with `sign` and a space in front.
     pub fn comment_lines(&self, sign: &str) -> String {
         self.header_lines().into_iter().map(|line| format!("{sign} {line}\n")).collect()
     }

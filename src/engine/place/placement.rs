@@ -29,7 +29,6 @@ pub enum PlacementLevel {
 }
 
 impl PlacementLevel {
-    /// A count with its noun.
     fn format_count(self, count: usize) -> String {
         let one = match self {
             Self::Gpu => "GPU",
@@ -133,7 +132,7 @@ pub struct PlacementPair {
     pub strength: f64,
 }
 
-/// A selected set. For [`Way::Spare`] the numbers describe the remaining parts.
+/// A selected set. For [`PlacementRule::Spare`] the numbers describe the remaining parts.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlacementChoice {
     /// The rule that selected it.
@@ -146,7 +145,7 @@ pub struct PlacementChoice {
     /// The mean over all pairs; absent for a set of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
-    /// No other set is better.
+    /// Whether no other set is better.
     pub exact: bool,
     /// Upper bound on the weakest pair of any other set; present if `exact` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +175,7 @@ pub struct NextBestSet {
 /// Why no set is selected: the request, and the available parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// The request does not fit the run.
+    /// The request does not match the run.
     #[error("{0}")]
     InvalidRequest(String),
     /// The run does not have enough parts.
@@ -238,7 +237,7 @@ pub fn choose_placement(
         choices.push(choice);
     }
     let nodes: BTreeSet<&NodeName> = parts.iter().map(|part| &part.node).collect();
-    // If it is unknown for one of them, it is unknown for all.
+    // One unknown strength makes the total unknown.
     let each: Option<Vec<f64>> =
         nodes.iter().map(|node| map.members.get(*node)?.detectable).collect();
     let detectable = each.into_iter().flatten().max_by(f64::total_cmp);
@@ -305,7 +304,7 @@ fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<Stri
             Some("not measured against other nodes".to_owned())
         }
         Outcome::Pass => None,
-        // Only one GPU of it is at fault; the others are eligible.
+        // Only one GPU of the node is faulty; the other GPUs are eligible.
         Outcome::Degraded if asked.allow_degraded => None,
         Outcome::Degraded if asked.level == PlacementLevel::Gpu && has_gpu_to_blame => None,
         outcome => Some(format!("{outcome}: {}", member.reason)),
@@ -381,7 +380,7 @@ fn choose_spare(
         |set: &[usize]| -> Vec<usize> { (0..parts.len()).filter(|at| !set.contains(at)).collect() };
     let rest = parts.len() - count;
     if rest == 0 {
-        // All parts are taken, so none remains.
+        // The set takes all parts, so none remains.
         let none = BestSubset {
             set: Vec::new(),
             weakest: None,

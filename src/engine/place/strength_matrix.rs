@@ -38,7 +38,7 @@ pub struct StrengthMatrix {
 type BestReadings<'c> = BTreeMap<&'c str, BTreeMap<(GpuId, GpuId), f64>>;
 
 impl StrengthMatrix {
-    /// The matrix of these cells; cells other than GPU-to-GPU copies are ignored.
+    /// Builds the matrix from these cells and ignores cells other than GPU-to-GPU copies.
     pub fn from_cells(cells: &[MeasuredCell]) -> Self {
         let share = best_readings(cells, |cell| cell.ratio);
         if !share.is_empty() {
@@ -80,7 +80,7 @@ impl StrengthMatrix {
         self.directed.iter().map(|((from, to), value)| (from, to, *value))
     }
 
-    /// The GPUs that were measured with another, in order.
+    /// The GPUs that were measured with another GPU, in order.
     pub fn gpus(&self) -> BTreeSet<&GpuId> {
         self.directed.keys().flat_map(|(from, to)| [from, to]).collect()
     }

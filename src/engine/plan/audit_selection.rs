@@ -80,8 +80,8 @@ pub struct AuditNodeState {
     pub misses: u32,
     /// When its certificate was issued.
     pub certified: Option<i64>,
-    /// A run found it slow, and a second run must confirm that before a drain: it comes before all
-    /// others.
+    /// Whether a run found it slow and a second run must confirm that before a drain: it comes
+    /// before all others.
     pub suspected: bool,
     /// Why it cannot be measured now.
     pub unfit: Option<String>,

@@ -1,4 +1,5 @@
-//! The stalest come first, within every budget, and every node has a turn.
+//! The nodes with the oldest measurement come first, within every budget, and every node gets its
+//! turn.
 
 use proptest::prelude::*;
 
@@ -18,8 +19,7 @@ fn fleet(sizes: &[usize]) -> Claims {
     Claims { domains: sizes.iter().enumerate().map(domain).collect(), ..Claims::default() }
 }
 
-/// A minute for every node of the largest domain: domains are measured side by
-/// side.
+/// A minute for every node of the largest domain: domains are measured concurrently.
 fn cost(claims: &Claims) -> f64 {
     let largest = claims.domains.iter().map(|domain| domain.nodes.len()).max().unwrap_or(0);
     60.0 * u32::try_from(largest).map_or(f64::MAX, f64::from)
@@ -90,7 +90,7 @@ fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
     let choice = chosen(&claims, &known, budget);
     assert_eq!(choice.nodes[0].as_str(), "d1n5");
     assert!(choice.nodes.iter().all(|it| it.as_str().starts_with("d1")), "{:?}", choice.nodes);
-    // A busy node gets no request.
+    // A busy node is not requested.
     known.entry("d1n5".into()).or_default().unfit = Some("it is busy".to_owned());
     assert!(chosen(&claims, &known, budget).nodes.iter().all(|it| it.as_str().starts_with("d0")));
 }
@@ -187,8 +187,8 @@ fn the_same_seed_chooses_the_same_and_another_another() {
     assert_ne!(names(&of(1)), names(&of(2)));
 }
 
-/// Weeks of one audit a day. `busy` selects the nodes that cannot be measured on a day; `seen`
-/// means that this is known beforehand. Returns the longest time that any node went without a
+/// Simulates weeks of one audit per day. `busy` selects the nodes that cannot be measured on a day;
+/// with `seen`, the audit knows this beforehand. Returns the longest time that any node had no
 /// measurement, in days.
 fn weeks(
     claims: &Claims,
@@ -228,7 +228,7 @@ fn weeks(
     longest
 }
 
-/// Whether a node is busy on a day, for a share of the days, by chance.
+/// Whether a node is busy on a day, at random for this share of the days.
 fn busy_by_chance(share: f64, salt: u64) -> impl Fn(i64, &NodeName) -> bool {
     move |day, node| {
         let name = format!("{node} on {day}");
@@ -269,8 +269,8 @@ proptest! {
         let a_day = count_share(share, total).min(total);
         let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
         let longest = weeks(&claims, budget, rotation * 10, busy_by_chance(busy, salt), seen);
-        // One of five tries fails at worst, two in a row cost a turn, and each further
-        // one another: seven such turns have a chance of 3 in a million.
+        // At worst one of five tries fails, two in a row cost a turn, and each further one another:
+        // seven such turns have a probability of 3 in a million.
         prop_assert!(longest <= 7 * rotation + 12, "{longest} days, {rotation} a rotation");
     }
 

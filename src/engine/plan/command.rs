@@ -36,12 +36,11 @@ impl ProbeOmission {
 /// The share of its time limit that a command may use, so that it can still report partial results.
 const LIMIT_SHARE: f64 = 0.9;
 
-/// How a command runs.
 #[derive(Clone, Copy, Debug)]
 struct CommandSettings {
     /// The number of readings it takes.
     readings: u32,
-    /// Every node runs it.
+    /// Whether every node runs it.
     on_all_nodes: bool,
     /// Its timeout, in seconds.
     limit: f64,
@@ -61,7 +60,6 @@ impl StepLocation<'_> {
     }
 }
 
-/// The claims, indexed for lookups.
 #[derive(Debug)]
 pub(super) struct PlanContext<'a> {
     pub(super) request: &'a PlanRequest<'a>,
@@ -251,7 +249,7 @@ impl<'a> PlanContext<'a> {
             _ => placeholder::NODE.to_owned(),
         };
         let fill = |word: &String| {
-            // Most arguments have no placeholder, and a large fleet has millions.
+            // Most arguments have no placeholder, and a large fleet has millions of arguments.
             if !word.contains('{') {
                 return word.clone();
             }

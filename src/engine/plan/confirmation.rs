@@ -26,18 +26,18 @@ pub const CONFIRM_PROFILE: &str = "confirm";
 pub struct ConfirmationSuspect {
     /// The suspected node, or one end of a pair.
     pub node: NodeName,
-    /// The other end, if a pair is suspect and neither end alone.
+    /// The other end, if a pair is suspected and neither end alone.
     pub peer: Option<NodeName>,
-    /// The rail, if one is suspect.
+    /// The rail, if one is suspected.
     pub rail: Option<String>,
-    /// The GPUs at both ends, if the path between two GPUs is suspect.
+    /// The GPUs at both ends, if the path between two GPUs is suspected.
     pub gpus: Option<(u32, u32)>,
     /// The probes whose outputs raised the suspicion.
     pub probes: BTreeSet<String>,
 }
 
 /// Plans the confirmation of some suspects. `request` is the input of the main plan; `cleared`
-/// holds the nodes above suspicion. Rounds and steps continue the main plan's numbers.
+/// holds the nodes that are not suspected. Rounds and steps continue the main plan's numbers.
 pub fn plan_confirmation(
     main: &Plan,
     request: &PlanRequest<'_>,
@@ -57,7 +57,7 @@ pub fn plan_confirmation(
     let next_round = main.rounds.last().map_or(0, |round| round.round + 1);
     let next_step = main.steps().map(|step| step.step + 1).max().unwrap_or(0);
     number_rounds(&mut rounds, next_round, next_step);
-    // Pairs that are not suspect need no readings here.
+    // Pairs without a suspicion need no readings here.
     Plan { seed, ..Plan::from_rounds(request, CONFIRM_PROFILE, rounds, skipped) }
 }
 

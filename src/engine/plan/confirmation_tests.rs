@@ -1,4 +1,4 @@
-//! Whom a suspect is measured against.
+//! Tests of the partners of a suspect.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn suspect(node: &str, peer: Option<&str>, probes: &[&str]) -> ConfirmationSuspe
     }
 }
 
-/// All nodes of the fleet but these are cleared.
+/// Clears all nodes of the fleet except these.
 fn confirmed(
     fleet: &PlanFixture,
     suspects: &[ConfirmationSuspect],
@@ -84,7 +84,7 @@ fn a_suspected_pair_is_measured_again_and_each_end_against_others() {
     assert_eq!((one.len(), two.len()), (4, 4));
 }
 
-/// The pair of the two nodes of a suspected path of GPUs: probes and lanes.
+/// The pair of the two nodes of a suspected path between GPUs: probes and lanes.
 fn together(plan: &Plan) -> Vec<(&str, Option<u32>)> {
     let both = plan.steps().filter(|s| ["a1", "a2"].iter().all(|n| s.nodes.contains(&(*n).into())));
     both.map(|s| (s.probe.as_str(), s.lane)).collect()
@@ -98,7 +98,7 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
         let mut pair = suspect("a1", Some("a2"), raised);
         pair.gpus = Some(gpus);
         let (_, plan) = confirmed(&fleet, &[pair], &[]);
-        // Each end reads as before with others.
+        // Each end takes the same readings with other nodes as before.
         assert!(others(&plan, "a1").len() > 3 || !raised.contains(&"nvbandwidth-lane"));
         plan
     };
@@ -111,7 +111,7 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
         let lane = (gpus.1 + 4 - gpus.0) % 4;
         assert_eq!(together(&run(&["lanes"], &["lanes"], gpus)), [("lanes", Some(lane))]);
     }
-    // The plan reports if no probe does.
+    // If no probe reads it, the plan reports that.
     let fleet = PlanFixture::new(Profile::BurnIn, &rack, &probes[..1]);
     let mut pair = suspect("a1", Some("a2"), &probes[..1]);
     pair.gpus = Some((0, 3));
@@ -150,7 +150,7 @@ fn a_rail_is_confirmed_inside_the_leaf_first() {
     let partners: BTreeSet<&str> = others(&plan, "a1").into_iter().collect();
     assert_eq!(partners.len(), 3);
     assert!(partners.contains("a2") && partners.contains("a3"), "{partners:?}");
-    // Without a rail all of them, side by side.
+    // Without a named rail, all rails concurrently.
     one.rail = None;
     let (_, plan) = confirmed(&fleet, &[one], &[]);
     assert_eq!((plan.rounds.len(), plan.steps().count()), (3, 6));

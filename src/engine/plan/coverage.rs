@@ -1,8 +1,8 @@
-//! Which pairs of GPUs the tests of a plan read.
+//! The pairs of GPUs that the tests of a plan read.
 //!
 //! A domain with some of its pairs read is sampled on purpose, and the other pairs are not a gap. A
-//! domain with no reading across it is not sampled: that its nodes were not measured against each
-//! other stays a gap.
+//! domain with no reading across it is not sampled: the missing measurement between its nodes stays
+//! a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(super) fn node_pair(step: &PlanStep) -> Option<NodePair<'_>> {
     }
 }
 
-/// Whether the plan reads part of a domain that spans nodes by NVLink.
+/// Whether the plan reads only a part of the pairs of a domain that NVLink joins.
 pub(super) fn is_sampled(request: &PlanRequest<'_>, rounds: &[PlanRound]) -> bool {
     let spans = |domain: &&ClaimedDomain| {
         1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)

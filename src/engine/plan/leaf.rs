@@ -19,7 +19,6 @@ use model::tournament::IndexPair;
 pub struct LeafMap {
     /// The name and the nodes of each leaf.
     groups: Vec<(String, Vec<usize>)>,
-    /// The leaf of each node.
     leaf_by_node: Vec<usize>,
 }
 

@@ -91,7 +91,7 @@ pub enum PlanLintError {
         round: usize,
         /// The leaf, identified by one of its nodes.
         leaf: String,
-        /// Number of hosts that do.
+        /// Number of hosts that send concurrently.
         hosts: usize,
         /// The limit.
         limit: usize,
@@ -416,7 +416,6 @@ struct StepPairing {
 /// The probe, the rail and the lane.
 type PairingKey<'p> = (&'p str, Option<&'p str>, Option<u32>);
 
-/// The pairs that were measured.
 #[derive(Default)]
 struct PairingIndex<'p> {
     pairings: BTreeMap<(PairingKey<'p>, ProbeScope), Vec<StepPairing>>,

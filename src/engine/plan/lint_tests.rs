@@ -1,4 +1,4 @@
-//! Every generated plan keeps the rules, and every rule detects its violation.
+//! Every generated plan satisfies the rules, and every rule detects its violation.
 
 use proptest::prelude::*;
 
@@ -47,11 +47,11 @@ proptest! {
         let mut claims = String::new();
         let mut hang: Vec<Vec<String>> = vec![Vec::new(); leaves];
         for (at, (nodes, gpus)) in racks.iter().enumerate() {
-            // No NVLink joins the nodes of every third domain.
+            // NVLink does not join the nodes of every third domain.
             let kind = if at % 3 == 2 { "plain" } else { "rack" };
             claims += &domain(&format!("{kind}{at}"), &format!("r{at}n[01-{nodes:02}]"), *gpus);
             for node in 1..=*nodes {
-                // Some nodes hang on no leaf.
+                // Some nodes have no leaf.
                 let leaf = (node * 7 + at) % (leaves + 1);
                 if leaf < leaves {
                     hang[leaf].push(format!("r{at}n{node:02}"));
@@ -118,7 +118,7 @@ fn a_pair_missing_from_a_complete_sweep_is_found() {
         plan.rounds[at].steps.remove(0);
     });
     assert!(matches!(wrong.as_slice(), [PlanLintError::PairMissing { .. }]), "{wrong:?}");
-    // Over rails the pairs inside leaves, on each rail; the fast sweep had some.
+    // Over rails, the pairs inside leaves on each rail; the fast sweep has some of them.
     let wrong = after(|plan| {
         plan.rounds.retain(|round| round.stage != 2);
         let at = round_of(plan, 5, "ib-write-bw");

@@ -83,13 +83,13 @@ pub struct PlanStep {
     /// The command of the serving side, with the same placeholders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<ProbeServer>,
-    /// Every participating node runs the command (`model::exchange`).
+    /// Whether every participating node runs the command (`model::exchange`).
     #[serde(default, rename = "together", skip_serializing_if = "std::ops::Not::not")]
     pub on_all_nodes: bool,
     /// The command to run if the tool is missing, with the same placeholders.
     #[serde(default, rename = "otherwise", skip_serializing_if = "Option::is_none")]
     pub fallback: Option<ProbeFallback>,
-    /// It must not start while another process uses the GPUs.
+    /// Whether it must not start while another process uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,
     /// Estimated time of one reading, in seconds.
@@ -128,7 +128,7 @@ pub struct SkippedProbe {
     pub nodes: Vec<NodeName>,
     /// The reason.
     pub why: String,
-    /// The probe does not apply there, so no coverage is missing.
+    /// Whether the probe does not apply there, so that no coverage is missing.
     pub not_applicable: bool,
 }
 
@@ -148,7 +148,7 @@ pub struct Plan {
     pub limits: PlanLimits,
     /// The rounds, in the order they run.
     pub rounds: Vec<PlanRound>,
-    /// Pairs are sampled on purpose: pairs that no round names are not a gap.
+    /// Whether pairs are sampled on purpose: pairs that no round names are then not a gap.
     #[serde(default)]
     pub sampled: bool,
     /// Skipped probes.

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::id::{DomainName, NodeName};
 
-/// A group of nearby nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PartnerGroup {
     /// A leaf, by its index.
@@ -24,7 +23,6 @@ struct ProbePartners {
     all: PartnerQueue,
 }
 
-/// Cleared nodes.
 #[derive(Debug)]
 pub(super) struct PartnerPool {
     /// In random order.
@@ -118,7 +116,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The reference: sorts all candidates for each suspect.
+        /// The reference implementation: sorts all candidates for each suspect.
         #[test]
         fn the_first_of_all_are_chosen(
             leaves in proptest::collection::vec(0usize..4, 1..12),

@@ -16,9 +16,9 @@ const EXTRA_IF_UNCLEARED: usize = 2;
 /// Candidate partners, in claim order.
 #[derive(Clone, Debug, Default)]
 pub struct PartnerCandidates<'n> {
-    /// Known to be good, by their last run or a valid certificate.
+    /// Known to be healthy, by their last run or a valid certificate.
     pub cleared: Vec<&'n NodeName>,
-    /// Neither known good nor known bad, and idle according to the sources.
+    /// Neither known healthy nor known bad, and idle according to the sources.
     pub idle: Vec<&'n NodeName>,
 }
 

@@ -1,5 +1,5 @@
-//! The load between two rounds of a burn-in: every probe in every place it can run, all places
-//! concurrently.
+//! The load between two rounds of a burn-in: every probe in every place where it can run, all
+//! places concurrently.
 //!
 //! Pure. The number of repetitions depends on the clock, which the coordinator reads.
 

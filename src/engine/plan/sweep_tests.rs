@@ -78,7 +78,7 @@ fn what_cannot_run_is_left_out_with_a_reason() {
         ("nccl-all-reduce", "b1", false),
         ("nccl-all-reduce", "c1", true),
         ("nccl-all-reduce", "n1", true),
-        // No platform joins their nodes, or there is one node.
+        // The platform does not join the nodes, or the domain has one node.
         (LANE, "a1", true),
         (LANE, "b1", true),
         (LANE, "c1", true),
@@ -128,7 +128,7 @@ fn a_large_domain_is_swept_by_eight_matchings_first() {
     assert_eq!(rounds_of(&fleet.plan(), 2, LANE), 8);
     fleet.limits.matchings = Some(1);
     assert_eq!(rounds_of(&fleet.plan(), 2, LANE), 1);
-    // The complete sweep has the rest, and nothing twice.
+    // The complete sweep has the remaining pairs, and none twice.
     fleet.profile = Profile::BurnIn;
     let plan = fleet.plan();
     assert_eq!((rounds_of(&plan, 2, LANE), rounds_of(&plan, 5, LANE)), (1, 34));
@@ -157,7 +157,7 @@ fn a_probe_of_every_pair_makes_a_sweep_complete() {
 fn a_rack_that_nothing_was_planned_across_is_a_gap_and_not_a_sample() {
     let claims = domain("rack1", "a[01-18]", 4);
     assert!(!PlanFixture::new(Profile::Audit, &claims, &["nvbandwidth-ce"]).plan().sampled);
-    // With one GPU in each node one lane is all there is.
+    // With one GPU in each node there is only one lane.
     let single = domain("rack1", "a[01-18]", 1);
     assert!(!PlanFixture::new(Profile::Audit, &single, &[LANE]).plan().sampled);
 }
@@ -214,7 +214,7 @@ fn commands_are_filled_for_the_node_that_starts_them() {
     assert_eq!(after(&serve.argv, "--node"), tcp.nodes[1].as_str());
     assert_eq!(after(&tcp.argv, "--rail"), "rail3");
     assert_eq!(after(&tcp.argv, "--connect"), "{peer_address}:{port}");
-    // It repeats by itself: one execution of five readings.
+    // The tool repeats by itself: one execution takes five readings.
     assert_eq!(after(&tcp.argv, "--readings"), "5");
     assert_eq!((tcp.readings, tcp.most_readings), (1, 1));
     assert!((tcp.estimate_s - 15.0).abs() < 1e-9 && (tcp.timeout_s - 100.0).abs() < 1e-9);

@@ -1,8 +1,8 @@
-//! Combines all rounds of a burn-in into one result per node (accepted, not accepted or
-//! unknown) and its reason.
+//! Combines all rounds of a burn-in into one result per node (accepted, not accepted or unknown)
+//! and its reason.
 //!
-//! Pure. It reads verdicts and never makes one: a node that one round found bad is not
-//! accepted, whatever the other rounds found.
+//! Pure. It reads verdicts and never makes one: a node that is bad in one round is not accepted,
+//! regardless of the other rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -187,8 +187,8 @@ pub fn conclude(acceptance: &mut Acceptance) {
     acceptance.accepted = burn_in_termination::overall_outcome(acceptance);
 }
 
-/// Reasons why a document accepts nothing, for a reader who did not run the burn-in: first what
-/// is wrong, then what is unknown. With `stand_ins`, simulated nodes count.
+/// Reasons why a document accepts nothing, for a reader who did not run the burn-in: first the
+/// faults, then the unknowns. With `stand_ins`, simulated nodes count.
 pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut untold) = (Vec::new(), Vec::new());
     let comes_to = burn_in_termination::overall_outcome(acceptance);

@@ -1,4 +1,4 @@
-//! What rounds come to together.
+//! Tests of the combined result of several rounds.
 
 use super::*;
 use crate::policy::burn_in_termination::tests;
@@ -57,7 +57,7 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
     assert!(node.reason.contains("it rebooted while round 2 measured it"), "{}", node.reason);
     let anew = node.anew.expect("it is told");
     assert_eq!((anew.rule, anew.after_round), (StopRule::Rebooted, 2));
-    // Where enough clean rounds followed it is accepted, and that is told all the same.
+    // Enough clean rounds followed, so the node is accepted; the reason names the earlier round.
     let node = concluded(9, &[Pass, Pass, Pass], |it| {
         it.rounds[1].nodes[0].boot_id = Some("other".to_owned());
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());

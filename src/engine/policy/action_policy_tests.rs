@@ -1,4 +1,4 @@
-//! What is proposed, what is withheld, and with which words.
+//! Tests of proposals, of withheld actions, and of their reasons.
 
 use super::*;
 use crate::policy::drain_reason;
@@ -44,7 +44,7 @@ fn run() -> EvidenceRun {
     EvidenceRun { id: "run1".to_owned(), ..EvidenceRun::default() }
 }
 
-/// Limits of a share that leave room for what a test is not about.
+/// A policy whose limits leave room for everything that a test does not cover.
 fn roomy() -> Policy {
     Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() }
 }

@@ -1,5 +1,5 @@
-//! How much may be taken out of service (per domain, per leaf, per hour, outstanding in all)
-//! and at which price; and when to stop altogether.
+//! The budgets for nodes taken out of service (per domain, per leaf, per hour, outstanding in all)
+//! with the price of each drain; and the conditions that trip the breaker.
 //!
 //! Pure: the amount spent comes from the journal, the time from the caller.
 
@@ -53,7 +53,8 @@ pub(super) struct DrainBudget<'a> {
 pub(super) struct BudgetExhaustion {
     /// The reason, with numbers.
     pub why: String,
-    /// The domain's budget is the one used up: releasing another of its drains could help.
+    /// Whether the domain's budget is the exhausted one: releasing another of its drains could
+    /// help.
     pub is_domain_budget: bool,
 }
 
@@ -133,7 +134,7 @@ impl<'a> DrainBudget<'a> {
             recent += usize::from(node.reason_at.is_some_and(is_recent));
         }
         for (node, then) in out.iter().filter(|(node, _)| !is_absent(node)) {
-            // Falls back to the domain claimed at the time, because a run may cover only a part
+            // The domain claimed at the time is the fallback, because a run may cover only a part
             // of the fleet.
             let domain = budget.claim_index.domain_of(node).map(|d| &d.name);
             let hangs = budget.claim_index.leaves_of(node);
@@ -168,7 +169,6 @@ impl<'a> DrainBudget<'a> {
         })
     }
 
-    /// One sentence per limit.
     fn describe_remaining(&self) -> Vec<String> {
         let policy = self.policy;
         let of_fleet = |what: &str, share: f64, least: usize, spent: usize| {
@@ -202,7 +202,7 @@ impl<'a> DrainBudget<'a> {
         let full = |of_domain: bool, why: String| {
             Err(BudgetExhaustion { why, is_domain_budget: of_domain })
         };
-        // A drain that is repeated does not count against itself.
+        // A repeated drain does not count against itself.
         let own = usize::from(self.lost.contains(node));
         let in_domain = domain.and_then(|d| self.domains.get(d)).copied().unwrap_or(0);
         let in_domain = in_domain.saturating_sub(own);
@@ -417,9 +417,9 @@ fn describe_each(what: &str, most: usize, spent: &BTreeMap<impl AsRef<str>, usiz
     format!("drains in each {what}: at most {most} at a time, {left}")
 }
 
-/// Why the breaker must trip and stay tripped until a user resets it; `None` if it need not, or
-/// has already. A problem of one run alone (steps that did not return) stops that run's plan
-/// and no later one.
+/// Why the breaker must trip and stay tripped until a user resets it; `None` if there is no reason,
+/// or if it has already tripped. A problem of one run (steps that did not return) stops only that
+/// run's plan.
 pub fn explain_trip(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     let is_ours = situation.live.is_some() && situation.ledger.breaker.is_none();
     if !is_ours || evidence_checks::explain_unusable(situation, policy).is_some() {
@@ -449,9 +449,9 @@ fn gangs_of(node: &SchedulerNode) -> BTreeSet<String> {
     gangs.map(|gang| format!("gang {gang}")).collect()
 }
 
-/// Whether a moment is less than `window_s` seconds ago. Within one boot the uptime decides;
-/// otherwise the wall clock does, and a moment in its future counts as recent, because the
-/// clock was set back.
+/// Whether a time is less than `window_s` seconds ago. Within one boot the uptime decides;
+/// otherwise the wall clock does, and a time in its future counts as recent, because the clock was
+/// set back.
 pub(super) fn is_recent(stamp: &ClockStamp, now: &ClockStamp, window_s: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "moments are far below 2^52 seconds")]
     let age = if !stamp.boot.is_empty() && stamp.boot == now.boot {

@@ -1,4 +1,4 @@
-//! What is left of each budget, and when the breaker trips.
+//! The remainder of each budget, and the conditions that trip the breaker.
 
 use super::*;
 use crate::policy::action_policy::Policy;
@@ -37,7 +37,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     };
     world.ledger.open_intents.push_back(open);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
-    // A drain without a journal entry counts as well.
+    // A drain without a journal entry also counts.
     world.ledger.open_intents.clear();
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
     world.state("d0n1", &["IDLE"]).reason = None;
@@ -48,13 +48,13 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
 fn nodes_of_one_leaf_share_a_budget_whichever_domain_they_are_in() {
     let mut world = PolicyFixture::with_blocks(4, 18);
     world.leaf("leaf1", &["d0n0", "d1n0", "d2n0"]);
-    // Three at once would be a common cause.
+    // Three concurrent faults would be a common cause.
     world.drained("d1n0", "nvlink-low", 0.9, 90_000);
     failing(&mut world, &["d0n0", "d2n0"]);
     assert_eq!(world.proposed(), ["drain d0n0"]);
     assert_eq!(world.plan().actions[0].leaf.as_deref(), Some("leaf1"));
     assert!(world.why("d2n0").contains("2 nodes on leaf leaf1"), "{}", world.why("d2n0"));
-    // A rail's leaf is one by its cables.
+    // Cables define the leaf of a rail.
     world.fleet.leaves.clear();
     for node in ["d0n0", "d1n0", "d2n0"] {
         let nic = NicReport { leaf: Some("rail0-leaf1".to_owned()), ..NicReport::default() };
@@ -104,7 +104,7 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
     ];
     assert_eq!(left(&world), expected);
     assert_eq!(count_within_hour(&world.ledger, &world.now), (1, 0));
-    // A limit that was lowered since is not owed.
+    // A lowered limit does not require releases.
     world.policy.outstanding = 0.0;
     assert_eq!(left(&world)[1], "drains at a time: 0 of 0 left (0 % of 200 nodes)");
     for domain in 1..9 {
@@ -133,7 +133,7 @@ fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
     let mut world = PolicyFixture::with_blocks(20, 10);
     world.policy = Policy { freeze_domain: 10, ..Policy::default() };
     failing(&mut world, &["d0n0", "d1n0", "d2n0"]);
-    // One of a hundred is two of two hundred.
+    // One node of a hundred counts like two of two hundred.
     assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
     assert!(world.why("d2n0").contains("limit 2: 1 % of 200 nodes"), "{}", world.why("d2n0"));
     world.drained("d9n0", "nvlink-low", 0.9, 3_599);
@@ -165,10 +165,10 @@ fn time_is_counted_by_uptime_within_a_boot_and_never_runs_backwards() {
     let recent = |stamp: ClockStamp| is_recent(&stamp, &now, 3_600.0);
     assert!(recent(stamp(3_599)));
     assert!(!recent(stamp(3_600)));
-    // The wall's clock jumped; the uptime did not.
+    // The wall clock jumped; the uptime did not.
     assert!(recent(ClockStamp { unix: 0, ..stamp(10) }));
     assert!(!recent(ClockStamp { unix: NOW + 9_999, ..stamp(7_200) }));
-    // Another boot, or none that is known.
+    // Another boot, or an unknown one.
     let other = |unix: i64| ClockStamp { boot: "boot-b".to_owned(), unix, ..stamp(0) };
     assert!(recent(other(NOW - 3_599)));
     assert!(!recent(other(NOW - 3_600)));
@@ -185,7 +185,7 @@ fn a_drain_above_the_ceiling_is_not_made_whatever_the_fault() {
     failing(&mut world, &["d0n0"]);
     world.state("d0n1", &["DOWN"]).reason = Some("bob".to_owned());
     world.state("d0n2", &["IDLE", "DRAIN"]).reason = Some("bob".to_owned());
-    // The third that is out of a block of 18 costs a whole segment.
+    // The third drained node of a block of 18 costs a whole segment.
     let price = world.plan().actions[0].price.expect("a price");
     assert!((13.0..14.0).contains(&price), "{price}");
     world.policy.price_ceiling = Some(13.0);
@@ -218,7 +218,7 @@ fn the_breaker_trips_for_what_outlives_a_run_and_once() {
     assert_eq!(tripped(&world), None);
     failing(&mut world, &["d4n0"]);
     assert!(tripped(&world).is_some_and(|why| why.contains("5 of 100")));
-    // A plan that was only read, an old run, a simulated one.
+    // A plan that was only displayed, an old run, a simulated run.
     for change in [
         |w: &mut PolicyFixture| w.live = None,
         |w: &mut PolicyFixture| w.run.created_unix = NOW - 25 * 3_600,
@@ -235,7 +235,7 @@ fn the_breaker_trips_for_what_outlives_a_run_and_once() {
         change(&mut other);
         assert_eq!(tripped(&other), None);
     }
-    // Known ones that are measured again are no new suspects.
+    // Known suspects that are measured again do not count as new.
     for domain in 0..5 {
         world.drained(&format!("d{domain}n0"), "gpu-missing", 0.5, 90_000);
     }
@@ -260,7 +260,7 @@ fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
     assert!(world.plan().withheld.iter().any(|it| it.what == "d1n0" && it.budget));
     world.policy.per_gang = 2;
     assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
-    // One that was drained before and still runs it counts, until it has left.
+    // A node drained earlier counts while it still runs the job.
     let mut later = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     failing(&mut later, &["d1n0"]);
     gang(&mut later, "d1n0", "team/train-7");
@@ -278,7 +278,7 @@ fn nodes_whose_pods_were_not_read_go_one_by_one() {
     failing(&mut world, &["d0n0", "d1n0"]);
     world.state("d0n0", &["IDLE", "PODS_UNREAD"]);
     assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
-    // Neither idle nor busy is not read either.
+    // A node that is neither idle nor busy has no known state.
     world.state("d1n0", &["UNVERIFIED"]);
     assert_eq!(world.proposed(), ["drain d0n0"]);
     assert!(world.why("d1n0").contains("could not be read"), "{}", world.why("d1n0"));

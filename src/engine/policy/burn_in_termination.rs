@@ -1,7 +1,6 @@
 //! When a burn-in ends: for one node, for a domain, for all.
 //!
-//! Pure. The result names the rule (`StopRule`). One bad node ends its own burn-in and that of
-//! no other node.
+//! Pure. The result names the rule (`StopRule`). A bad node ends only its own burn-in.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +19,8 @@ use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 /// temperature and is not an emergency.
 const TOO_HOT: ThrottleReason = ThrottleReason::HardwareThermalSlowdown;
 
-/// Most rounds that are repeated because nodes were bad or lost in them. Beyond this, something
-/// takes nodes away one by one, and more rounds do not help.
+/// Most rounds that are repeated because of bad or lost nodes. Beyond this, something removes nodes
+/// one by one, and more rounds do not help.
 pub const MAX_REPEATED_ROUNDS: usize = 2;
 
 /// A round, or the load between two rounds, as the rules see it.
@@ -37,7 +36,7 @@ pub struct BurnInObservation<'a> {
     pub results: &'a [RawResult],
     /// The parsed outputs.
     pub recordings: &'a [ToolRecording],
-    /// This many nodes of a domain that fail in one round have a common cause.
+    /// Number of nodes of one domain whose failure in one round implies a common cause.
     pub freeze_domain: usize,
 }
 
@@ -51,7 +50,7 @@ pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, Bu
     for (node, why) in find_lost_nodes(seen.results) {
         out.entry(node).or_insert_with(|| stop(StopRule::Lost, why));
     }
-    // A fault of the node itself is more specific than doubt about its surroundings.
+    // A fault of the node is more specific than doubt about its domain.
     for (node, gpus) in find_throttled_gpus(seen.recordings) {
         let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
         let why = format!("GPU {} throttled because it is too hot", gpus.join(", "));
@@ -83,7 +82,7 @@ fn find_frozen_nodes(seen: &BurnInObservation<'_>) -> Vec<(NodeName, String)> {
     let domains = &seen.claims.domains;
     let mut by_name: BTreeMap<&DomainName, Vec<&ClaimedDomain>> = BTreeMap::new();
     domains.iter().for_each(|it| by_name.entry(&it.name).or_default().push(it));
-    // A doubt about the whole fleet has one reason: the first that was found.
+    // A doubt about the whole fleet has one reason: the first one found.
     let mut everywhere = false;
     for finding in &seen.verdicts.findings {
         if finding.locus.kind != LocusKind::Instrument {
@@ -141,11 +140,10 @@ fn find_throttled_gpus(recordings: &[ToolRecording]) -> BTreeMap<NodeName, BTree
     hot
 }
 
-/// Nodes that could not be reached at the end. A step of several nodes that did not start may
-/// be the fault of any of them: the one with the most such steps, and no later step that
-/// started, is blamed.
+/// Nodes that are unreachable at the end. Any node of a step that did not start may be the cause:
+/// the rule blames the node with the most such steps and no later step that started.
 pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
-    // The steps of each node in which no other node is known to be lost.
+    // The steps of each node that contain no other node known to be lost.
     let mut taking: BTreeMap<&NodeName, NodeSteps<'_>> = BTreeMap::new();
     for (at, result) in results.iter().enumerate() {
         for node in &result.nodes {
@@ -190,8 +188,8 @@ pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
     lost
 }
 
-/// Evidence that a node is lost: its steps that did not start, whether it was alone in the last
-/// of them, whether the error names it, whether it comes first there.
+/// Evidence that a node is lost: the number of its steps that did not start; whether it was alone
+/// in the last of them, whether the error names it, and whether it is first there.
 type LostNodeRank = (usize, bool, bool, bool);
 
 /// The steps of a node in which no other node is known to be lost.
@@ -215,7 +213,7 @@ impl<'r> NodeSteps<'r> {
         let Some(result) = self.steps.last().map(|at| &results[*at]) else { return };
         let Some((why, absent)) = explain_not_started(result) else { return };
         let alone = result.nodes.len() == 1;
-        // Of the two ends of a pair, the unreachable one is named, if it is the other one.
+        // For a pair, the error names the unreachable node if it is the other one.
         let first = result.nodes.first() == Some(node);
         let named = absent == Some(node);
         let other = absent.is_some_and(|absent| result.nodes.contains(absent));
@@ -260,8 +258,8 @@ pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Burn
             if let Some((rule, after_round, why)) = why {
                 others.insert(it.node.clone(), BurnInStop { rule, after_round, why });
             }
-            // Within the round there are two boots. The next round shows which is the later
-            // one; that is not another reboot.
+            // The worker reported two boots within the round. The next round shows the later one;
+            // that is not another reboot.
             let boot = match (&it.boot_id, it.rebooted) {
                 (_, true) => &None,
                 (Some(_), false) => &it.boot_id,

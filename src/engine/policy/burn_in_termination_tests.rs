@@ -1,11 +1,11 @@
-//! When burn-ins end.
+//! Tests of the rules that end burn-ins.
 
 use super::*;
 use model::acceptance::{ACCEPTANCE_FORMAT, BurnInRequest, BurnInState, NodeAcceptance, NodeRound};
 use model::finding_class::FindingClass;
 use model::verdict::{Locus, NodeVerdict};
 
-/// A round of one node that came to its end.
+/// A completed round of one node.
 pub(crate) fn round(number: u32, outcome: Outcome) -> BurnInRound {
     BurnInRound {
         round: number,
@@ -46,7 +46,7 @@ fn node(out: Option<StopRule>) -> NodeAcceptance {
     }
 }
 
-/// A burn-in that held these rounds.
+/// A burn-in with these rounds.
 pub(crate) fn held(asked: BurnInRequest, rounds: Vec<BurnInRound>) -> Acceptance {
     Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
@@ -162,7 +162,7 @@ fn of_nodes_that_were_measured_together_only_the_one_that_is_gone_is_lost() {
         result(0, &["n1"], None),
         result(1, &["n2"], None),
         result(2, &["n3"], None),
-        // n2 goes here.
+        // n2 is lost here.
         result(3, &["n1", "n2"], Some(&gone("n2"))),
         result(4, &["n2", "n3"], Some("cannot be reached")),
         result(5, &["n1", "n3"], None),
@@ -170,12 +170,12 @@ fn of_nodes_that_were_measured_together_only_the_one_that_is_gone_is_lost() {
     ];
     assert_eq!(find_lost_nodes(&results).into_keys().collect::<Vec<_>>(), [NodeName::from("n2")]);
     assert!(find_lost_nodes(&results[..3]).is_empty());
-    // One that came back is not lost.
+    // A node that returned is not lost.
     let back = [result(0, &["n1"], Some("busy network")), result(1, &["n1"], None)];
     assert!(find_lost_nodes(&back).is_empty());
 }
 
-/// The same, looked for among all results again for every node that is lost.
+/// A reference implementation: it searches all results again for every lost node.
 fn lost_one_by_one(results: &[RawResult]) -> BTreeSet<NodeName> {
     let mut gone: BTreeSet<NodeName> = BTreeSet::new();
     loop {
@@ -320,7 +320,7 @@ fn another_boot_or_other_gpus_are_another_machine() {
     assert_eq!(others(vec![with(Some("a"), &[]), with(None, &[]), with(Some("b"), &[])]), [3]);
     assert_eq!(others(vec![with(None, &["g"]), with(None, &["h"])]), [2]);
     assert!(others(vec![with(None, &[]), with(Some("a"), &["g"])]).is_empty());
-    // In the midst of a round, which the next one does not tell again.
+    // In the middle of a round, and not reported again by the next one.
     let mut midst = with(None, &["g"]);
     midst.nodes[0].rebooted = true;
     let told = vec![with(Some("a"), &["g"]), midst, with(Some("b"), &["g"])];

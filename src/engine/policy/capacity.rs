@@ -1,11 +1,11 @@
-//! What segments and unavailable nodes leave schedulable, the cost of the next drain, and
+//! The nodes that segments and unavailable nodes leave schedulable, the cost of the next drain, and
 //! whether a node is worth that drain.
 //!
-//! Exact arithmetic, without I/O. Where only an unavailability is given, nodes fail
-//! independently of each other, which is optimistic: trays share power, coolant and switches.
-//! [`Outages::observed`] takes a site's observations instead. A question without an answer (a
-//! segment of 0 nodes, an unavailability outside 0 to 1, an empty mix) gives NaN, which is
-//! below no ceiling: write comparisons so that a false one refuses.
+//! Exact arithmetic, without I/O. If only an unavailability is given, nodes fail independently of
+//! each other, which is optimistic: trays share power, coolant and switches.
+//! [`Outages::from_observation`] takes a site's observations instead. A question without an answer
+//! (a segment of 0 nodes, an unavailability outside 0 to 1, an empty mix) gives NaN, which is below
+//! no ceiling: write comparisons so that a false one refuses.
 
 mod block_levels;
 mod job_packing;

@@ -30,7 +30,7 @@ use model::verdict::{NodeVerdict, Outcome, Verdicts};
 use model::worker_protocol::MachineRecord;
 
 /// Most days that an admission counts: it leaves out the tournament and is made before one job.
-/// Other admission checks expire after a day, too.
+/// Other admission checks also expire after a day.
 const ADMIT_DAYS: u32 = 1;
 
 /// The input for certificates.
@@ -136,8 +136,8 @@ pub(super) fn explain_refusal(
         .or_else(|| evidence_checks::explain_reboot(node, measured, run))
 }
 
-/// Why a node that passed gets no certificate because of what happened since the run; `own` are
-/// the actions on this node.
+/// Why a node that passed gets no certificate because of events since the run; `own` are the
+/// actions on this node.
 fn explain_withheld(
     node: &NodeName,
     acted: &GateRecord<'_>,
@@ -290,7 +290,7 @@ pub const IDENTITY_UNKNOWN: &str = "nothing identifies it as the certified machi
 /// A machine compared with the certified one, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityComparison {
-    /// Nothing could be compared: the machine may be another one.
+    /// Whether nothing could be compared: the machine may be another one.
     pub is_incomparable: bool,
     /// Parts that are the same.
     pub same: Vec<String>,

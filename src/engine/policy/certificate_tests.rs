@@ -1,5 +1,5 @@
-//! What a certificate holds, who gets one, and what stands of it on a node; until when
-//! it counts is in `void`.
+//! Tests of a certificate's contents, its recipients and its status on a node; `void` tests how
+//! long it counts.
 
 #[path = "certificate_tests/void.rs"]
 mod void;
@@ -52,7 +52,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
     }
 }
 
-/// All of them idle.
+/// A snapshot in which all nodes are idle.
 fn live(nodes: &[(&str, Outcome)]) -> SchedulerSnapshot {
     let idle = |name: &str| (NodeName::from(name), SchedulerNode::new(name, &["IDLE"]));
     SchedulerSnapshot {
@@ -130,7 +130,7 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
     }
 }
 
-/// What `nvidia-smi -q` says there.
+/// An output of `nvidia-smi -q` on this node.
 fn recording(node: &str, driver: &str, gpus: &[Option<&str>]) -> ToolRecording {
     let mut recording = ToolRecording::new(
         RecordingScope::Node(node.into()),
@@ -209,13 +209,13 @@ fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() 
     world.machines = vec![machine("n1", "b-1", &["GPU-a", "GPU-b"])];
     let gb = Unit::GigabytesPerSecond;
     world.cells = vec![
-        // Five readings, one dip: the median is the level.
+        // Five readings with one dip: the median is the level.
         cell("copy", "n1", "n1", 0, Some(770.0), gb),
         cell("copy", "n1", "n1", 1, Some(100.0), gb),
         cell("copy", "n1", "n1", 2, Some(769.0), gb),
         cell("copy", "n1", "n1", 3, Some(771.0), gb),
         cell("copy", "n1", "n1", 4, Some(768.0), gb),
-        // The other end counts, too; a cell without a number does not.
+        // The other end counts as well; a cell without a number does not.
         cell("copy", "n2", "n1", 0, Some(760.0), gb),
         cell("copy", "n1", "n2", 0, None, gb),
         cell("copy", "n2", "n2", 0, Some(1.0), gb),
@@ -385,7 +385,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     for state in ["DRAIN", "CORDONED", "TAINTED", "NOT_READY", "DELETING"] {
         let mut out = world(state, "b-1");
         assert!(out.refused().contains("out of service"), "{state}");
-        // It is so no more where we gave it back.
+        // After the release, the drained state no longer applies.
         out.records = vec![record(ActionKind::Release, ActionResult::Done)];
         assert_eq!(out.issue().0.len(), 1, "{state}");
         out.records = vec![record(ActionKind::Release, ActionResult::Unknown)];

@@ -15,11 +15,11 @@ use model::verdict::{Finding, Outcome};
 /// The kind of statement that a class makes about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClassMeaning {
-    /// A rate and nothing else: a passing cause (heat, power, another process) looks the same
-    /// while it lasts.
+    /// A rate and nothing else: a transient cause (heat, power, another process) has the same
+    /// effect.
     Level,
-    /// A driver's report about its own state: one vote among several (algorithms, section 6.2).
-    /// It does not act without a measurement that agrees.
+    /// A driver's report about its own state: one of several votes (algorithms, section 6.2).
+    /// Without a measurement that agrees, it triggers no action.
     DriverState,
     /// Something is broken or not as claimed.
     Fault,
@@ -93,10 +93,9 @@ fn class_meaning(class: &FindingClass) -> (ClassMeaning, ConfirmationSource) {
 /// the remaining 60 % is broken.
 const DEEP_LOSS_RATIO: f64 = 0.6;
 
-/// Whether these findings mean only that a node is slow at the moment, without a driver state,
-/// an error or a deep loss. `all` is everything held against the node: a driver's report alone
-/// acts on nothing, but together with a confirmed measurement it shows that the loss is not
-/// transient.
+/// Whether these findings only mean that a node is slow at the moment, without a driver state, an
+/// error or a deep loss. `all` holds every finding about the node: a driver's report alone triggers
+/// no action, but together with a confirmed measurement it shows that the loss is not transient.
 pub(super) fn is_possibly_transient(findings: &[&Finding], all: &[&Finding]) -> bool {
     if all.iter().any(|f| is_passive(f) || has_driver_state(f)) {
         return false;
@@ -106,7 +105,7 @@ pub(super) fn is_possibly_transient(findings: &[&Finding], all: &[&Finding]) -> 
     findings.iter().all(|f| is_level(f) && !is_deep(f))
 }
 
-/// The worst that the findings about a node justify.
+/// The worst meaning of the findings about a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Accusation<'a> {
     /// The node cannot be used as claimed.
@@ -118,7 +117,6 @@ pub(super) enum Accusation<'a> {
 }
 
 impl<'a> Accusation<'a> {
-    /// The finding that decides.
     pub(super) fn finding(self) -> &'a Finding {
         match self {
             Self::Hard(finding) | Self::Elsewhere(finding) | Self::Soft(finding) => finding,
@@ -181,13 +179,13 @@ pub(super) struct MeasuredGroups<'c> {
     domains: &'c [ClaimedDomain],
     /// The domains that claim each node, as indices in their order.
     homes: BTreeMap<&'c NodeName, Vec<usize>>,
-    /// The measured groups that contain each node, in their order.
+    /// The measured groups of each node, in their order.
     groups: BTreeMap<&'c NodeName, Vec<&'c GroupAssertion>>,
 }
 
 impl<'c> MeasuredGroups<'c> {
     pub(super) fn from_claims(fleet: &'c Claims) -> Self {
-        // A node that one list names twice counts once; its first entry was pushed just before.
+        // A duplicate node in a list counts once; its first entry was pushed just before.
         let mut homes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
         for (at, domain) in fleet.domains.iter().enumerate() {
             for node in &domain.nodes {
@@ -351,7 +349,7 @@ mod tests {
         assert!(of("nvlink-low", &["a"], true));
         assert!(!of("gpu-missing", &["a", "a"], false));
         assert!(of("gpu-missing", &["a", "b"], false));
-        // A class of a later version's judge.
+        // A class that only a later version's judge sets.
         assert!(!of("brand-new", &["a"], false));
         assert!(of("brand-new", &["a", "b"], false));
     }

@@ -1,9 +1,8 @@
-//! Which single GPU is to blame instead of its node, for exports that name it; and GPUs that an
-//! earlier version took out alone.
+//! Selects the single GPU to blame instead of its node, for exports that name it; and reports GPUs
+//! that an earlier version took out alone.
 //!
-//! Pure. A GPU is named only if all acting findings blame it and the run at hand reports its
-//! UUID; otherwise the node is named, with the reason. The gate drains nodes and never a single
-//! GPU.
+//! Pure. A GPU is named only if all acting findings blame it and the current run reports its UUID;
+//! otherwise the node is named, with the reason. The gate drains nodes and never a single GPU.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which GPU is to blame instead of its node, and what is said of one that an earlier
+//! Selection of a GPU to blame instead of its node, and the text about a GPU that an earlier
 //! version took out.
 
 use super::*;

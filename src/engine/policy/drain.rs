@@ -74,7 +74,6 @@ pub(super) struct DrainPlanner<'a> {
 /// The action for a suspect, before freezes and budgets are checked.
 struct DrainVerdict<'f> {
     kind: ActionKind,
-    /// The finding that decides.
     deciding_finding: &'f Finding,
     findings: Vec<&'f Finding>,
     price: Option<f64>,
@@ -82,7 +81,6 @@ struct DrainVerdict<'f> {
 }
 
 impl<'a> DrainPlanner<'a> {
-    /// With nothing decided yet.
     pub(super) fn new(
         situation: &'a Situation<'a>,
         places: &'a ClaimIndex<'a>,
@@ -104,8 +102,7 @@ impl<'a> DrainPlanner<'a> {
         }
         let live = self.check_node_state(suspect)?;
         let verdict = match self.assess(suspect, live) {
-            // A common freeze explains slowness better than a first observation of this node
-            // does.
+            // A common freeze explains slowness better than the first observation of one node.
             Err(refusal) if refusal.pending_confirmation.is_some() => {
                 return Err(self.check_freeze(suspect).err().unwrap_or(refusal));
             }
@@ -144,7 +141,7 @@ impl<'a> DrainPlanner<'a> {
             Accusation::Soft(found) => match self.prices.weigh(suspect.node, found, price) {
                 DrainTradeoff::Drain(why) => (ActionKind::Drain, Some(why)),
                 DrainTradeoff::Mark(why) => {
-                    // If a milder node is out, the two may be swapped.
+                    // If a milder node is drained, the two may be swapped.
                     let swap = self.suggest_swap(suspect, found).unwrap_or_default();
                     (ActionKind::Relabel, Some(why + &swap))
                 }
@@ -332,7 +329,7 @@ impl<'a> DrainPlanner<'a> {
             Some(live) => marks::with_domain_and_boot(mark, self.situation, live, suspect.domain),
             None => mark,
         };
-        // Only the node's present state shows which fields a mark needs.
+        // Only the node's present state shows the fields that a mark needs.
         let said = |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
@@ -344,7 +341,7 @@ impl<'a> DrainPlanner<'a> {
                 self.situation.ledger.epoch,
             );
             let state = Some(NodeStateChange::Drain { reason: reason.clone() });
-            // Slurm stores the mark in a field that others write too, so its size is not
+            // Slurm stores the mark in a field that other programs also write, so its size is not
             // bounded here.
             let kubernetes = change.kubernetes.take();
             change = NodeUpdate { state, kubernetes, ..NodeUpdate::default() };

@@ -30,8 +30,8 @@ pub(super) struct DrainPrices<'a> {
     policy: &'a Policy,
     claim_index: &'a ClaimIndex<'a>,
     proposed: BTreeMap<DomainName, BTreeSet<NodeName>>,
-    /// Earlier answers by domain and number of proposed drains, so that equal cases are
-    /// calculated once.
+    /// Results so far by domain and number of proposed drains, so that equal cases are calculated
+    /// once.
     cache: RefCell<BTreeMap<(DomainName, usize), Option<f64>>>,
     /// How many nodes each partition has.
     partitions: OnceCell<BTreeMap<&'a str, usize>>,
@@ -48,7 +48,6 @@ impl<'a> DrainPrices<'a> {
         Self { situation, policy, claim_index, proposed, cache, partitions: OnceCell::new() }
     }
 
-    /// The claims by node.
     pub(super) fn claim_index(&self) -> &'a ClaimIndex<'a> {
         self.claim_index
     }

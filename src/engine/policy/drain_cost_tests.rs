@@ -1,4 +1,4 @@
-//! What a drain costs against what a slow node costs.
+//! The cost of a drain compared with the cost of a slow node.
 
 use super::*;
 use crate::policy::fixture::PolicyFixture;
@@ -6,7 +6,7 @@ use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::verdict::Outcome;
 
-/// Blocks of 18, segments of 16, and a node that lost this share.
+/// Blocks of 18, segments of 16, and a node with this loss.
 fn world(lost: f64, gang: usize) -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(20, 18);
     world.policy.mix.0.insert(16, 1.0);
@@ -17,8 +17,8 @@ fn world(lost: f64, gang: usize) -> PolicyFixture {
 
 #[test]
 fn the_break_even_of_the_algorithms_decides() {
-    // Section 5: one lost link of eighteen at 30 % exposed pays from 11 nodes on
-    // where none is out, and from 124 on where one is.
+    // Section 5: one lost link of eighteen at 30 % exposed pays from 11 nodes on if no node is
+    // drained, and from 124 on if one is.
     assert_eq!(world(0.056, 10).proposed(), ["relabel d0n0"]);
     assert_eq!(world(0.056, 12).proposed(), ["drain d0n0"]);
     let with_one_out = |gang| {
@@ -62,7 +62,8 @@ fn what_is_not_known_leaves_the_plain_budgets() {
     let mut no_ratio = world(0.056, 1);
     no_ratio.verdicts.findings[0].ratio = None;
     assert_eq!(no_ratio.proposed(), ["drain d0n0"]);
-    // At its level it costs jobs nothing: it scatters, or has its past against it.
+    // A node at its level costs jobs nothing: its readings scatter, or its history counts against
+    // it.
     assert_eq!(world(0.0, 100_000).proposed(), ["relabel d0n0"]);
     assert_eq!(world(-0.2, 100_000).proposed(), ["relabel d0n0"]);
 }
@@ -75,7 +76,7 @@ fn a_site_may_always_drain_or_never() {
     world.policy.soft = SoftFaults::Relabel;
     world.policy.largest_gang = Some(10_000);
     assert_eq!(world.proposed(), ["relabel d0n0"]);
-    // A hard fault is not weighed.
+    // A hard fault is not weighed against the price.
     world.accuse("d1n0", "gpu-missing", Outcome::Failed, 0.9);
     assert_eq!(world.proposed(), ["relabel d0n0", "drain d1n0"]);
 }

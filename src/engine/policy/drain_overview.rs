@@ -36,7 +36,7 @@ pub struct DrainOverviewRow {
     pub clean: usize,
     /// Clean runs needed for its release.
     pub clean_wanted: usize,
-    /// The next step.
+    /// The operator's next step.
     pub next: String,
     /// Its state as the scheduler reports it; null if unknown.
     pub state: Option<String>,
@@ -81,8 +81,8 @@ impl DrainStanding {
     }
 }
 
-/// Every node that fabricgate drained, differences first. Without an answer from the scheduler,
-/// the rows leave the state open.
+/// Every node that fabricgate drained, differences first. Without an answer from the scheduler, the
+/// state of each row is unknown.
 pub fn build_rows(
     ledger: &JournalState,
     live: Option<&SchedulerSnapshot>,
@@ -105,7 +105,6 @@ pub fn build_rows(
     rows
 }
 
-/// A state on one line.
 fn format_state(node: &SchedulerNode) -> String {
     let state: Vec<String> = node.state.iter().map(|it| clean(it)).collect();
     state.join("+")

@@ -1,4 +1,4 @@
-//! Nodes of ours as a scheduler shows them, beside what the journal has.
+//! Drained nodes as the scheduler reports them, compared with the journal.
 
 use super::*;
 use crate::policy::fixture::PolicyFixture;
@@ -8,7 +8,7 @@ use model::journal::HoldKind;
 const NODE: &str = "d0n1";
 const OURS: &str = "fabricgate:nvlink-low:run1 e3";
 
-/// A world in which we drained a node, which the scheduler shows in this state.
+/// A fixture with one node that fabricgate drained and that the scheduler reports in this state.
 fn drained_in_state(state: &[&str], reason: Option<&str>) -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(1, 4);
     world.drained(NODE, "nvlink-low", 0.9, 20_000);
@@ -47,7 +47,7 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
 
     for (state, reason, standing, says) in [
         (&["IDLE"][..], None, DrainStanding::InService, "fabricgate's drain is missing"),
-        // 24.11 keeps the reason of a drain that was lifted.
+        // Slurm 24.11 keeps the reason of a lifted drain.
         (&["IDLE"], Some(OURS), DrainStanding::InService, "fabricgate's drain is missing"),
         (&["IDLE", "DRAIN"], Some("rma INC4712 bob"), DrainStanding::TakenOver, "rma INC4712 bob"),
         (
@@ -69,7 +69,7 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
         assert!(odds.contains(says), "{odds}");
         assert!(row.standing.is_at_odds());
     }
-    // What Slurm appends by itself is no difference.
+    // Text that Slurm appends itself does not count as a difference.
     let lost = "fabricgate:nvlink-low:run1 e3 : Not responding";
     assert_eq!(
         single_row(&drained_in_state(&["DOWN", "DRAIN"], Some(lost))).standing,

@@ -36,8 +36,8 @@ pub struct OwnReason {
 }
 
 impl OwnReason {
-    /// Whether both name the same drain, whatever was appended since. The turn counts if both
-    /// name it: another turn is another drain.
+    /// Whether both name the same drain, regardless of appended text. The turn counts if both name
+    /// it: another turn is another drain.
     pub fn is_same(&self, other: &Self) -> bool {
         let turns = self.epoch.zip(other.epoch);
         self.run == other.run && self.class == other.class && turns.is_none_or(|(a, b)| a == b)

@@ -1,5 +1,4 @@
-//! What is proposed for a node whose scheduler was asked, and what holds whatever
-//! the world looks like.
+//! Proposals for nodes with a known scheduler state, and invariants that hold for any input.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +16,7 @@ use model::id::NodeName;
 use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind};
 use model::verdict::{LocusKind, Outcome};
 
-/// A name, and what is changed.
+/// A case's name, and its change of the fixture.
 type DrainCase = (&'static str, fn(&mut PolicyFixture));
 
 /// One confirmed hard fault on `d0n0`.
@@ -146,7 +145,7 @@ fn a_node_of_another_domain_is_marked_once_it_was_measured_there() {
     assert_eq!(world.proposed(), ["relabel d0n0"]);
     assert!(plan.actions[0].why.contains("it reaches d1"), "{}", plan.actions[0].why);
     assert!(plan.actions[0].reason.is_empty());
-    // Wrong data is wrong data wherever the node is.
+    // Wrong data is a fault regardless of the node's domain.
     world.accuse("d0n0", "data-corruption", Outcome::Failed, 0.0);
     assert_eq!(world.proposed(), ["drain d0n0"]);
 }
@@ -160,13 +159,13 @@ fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
     let why = world.why("d0n0");
     assert!(why.starts_with("budget: 2 nodes of d0"), "{why}");
     assert!(why.contains("worse than d0n1 (fabricgate:nvlink-low:run1 e3, at 94.0 %)"), "{why}");
-    // A milder one displaces no drain.
+    // A milder fault displaces no drain.
     let mut milder = PolicyFixture::with_blocks(4, 18);
     milder.drained("d0n1", "nvlink-low", 0.94, 90_000);
     milder.drained("d0n2", "nvlink-low", 0.6, 90_000);
     milder.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.95);
     assert!(!milder.why("d0n0").contains("worse than"), "{}", milder.why("d0n0"));
-    // Where the price keeps it in service, the advice stands beside the mark.
+    // If the price keeps the node in service, the advice appears next to the mark.
     milder.policy.mix.0.insert(16, 1.0);
     milder.policy.largest_gang = Some(20);
     milder.verdicts.findings[0].ratio = Some(0.7);
@@ -309,8 +308,8 @@ const STATES: &[&[&str]] = &[
 const CLASSES: &[&str] =
     &["gpu-missing", "nvlink-low", "wrong-domain", "nvlink-inactive", "data-corruption"];
 
-/// What may be held against nodes: block, node, class, outcome, ratio, whether it
-/// is confirmed, and the kind of part.
+/// Possible findings about nodes: block, node, class, outcome, ratio, whether it is confirmed, and
+/// the kind of part.
 type AccusedPart = (usize, usize, usize, bool, f64, bool, bool);
 
 fn any_world() -> impl Strategy<Value = PolicyFixture> {
@@ -479,7 +478,7 @@ proptest! {
             let plan = world.plan();
             plan.actions.into_iter().map(|a| (a.node, a.kind, a.reason)).collect()
         };
-        // Two findings of one id differ in nothing that a judge would tell apart.
+        // Two findings with the same id have no difference that a judge would distinguish.
         let ids: BTreeSet<&str> = world.verdicts.findings.iter().map(|f| f.id.as_str()).collect();
         if ids.len() == world.verdicts.findings.len() {
             prop_assert_eq!(acts(&world), acts(&turned));

@@ -1,8 +1,8 @@
-//! Whether a run's evidence still counts: its age, its coverage, what happened to the node
-//! since, and what a user decided about the same evidence.
+//! Whether a run's evidence still counts: its age, its coverage, later events on the node, and a
+//! user's later decision about the same evidence.
 //!
-//! Pure. The scheduler's present state is needed for all checks; without it a plan is only
-//! displayed, and no check applies.
+//! Pure. All checks need the scheduler's present state; without it a plan is only displayed, and no
+//! check applies.
 
 use super::action_policy::{Policy, SlinkyOwner};
 use super::drain_reason;
@@ -14,7 +14,7 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{Finding, Outcome};
 
-/// A ratio lower by more than this is a new observation and not noise: half of one lost link of
+/// A ratio lower by more than this is a new observation, not noise: half of one lost link of
 /// eighteen (5.6 %).
 const CLEARLY_LOWER: f64 = 0.028;
 
@@ -192,8 +192,8 @@ fn is_other_machine_or_boot(undone: &UndoneDrain, node: &SchedulerNode) -> bool 
     has_booted || instances.is_some_and(|(then, now)| then != now)
 }
 
-/// The time of a record by the present clock: within one boot the uptime gives its age,
-/// whatever the wall clock showed then. Never earlier than the true time.
+/// The time of a record by the present clock: within one boot the uptime gives its age, regardless
+/// of the wall clock at that time. Never earlier than the true time.
 pub(super) fn moment_unix(then: &ClockStamp, now: &ClockStamp) -> i64 {
     if then.boot.is_empty() || then.boot != now.boot {
         return then.unix;
@@ -203,7 +203,7 @@ pub(super) fn moment_unix(then: &ClockStamp, now: &ClockStamp) -> i64 {
     now.unix.saturating_sub(ago)
 }
 
-/// Whether an undo has been respected long enough and the run is newer.
+/// Whether an undo has been respected for the configured time and the run is newer.
 fn has_undo_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) -> bool {
     let since = moment_unix(&undone.stamp, situation.now);
     #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]

@@ -1,4 +1,4 @@
-//! When a run still counts, and when an undo does.
+//! How long a run and an undo count.
 
 use crate::policy::action_policy::SlinkyOwner;
 use crate::policy::fixture::{NOW, PolicyFixture, drain, finding, stamp};
@@ -8,7 +8,7 @@ use model::journal::HoldKind;
 use model::node_update::NodeUpdate;
 use model::verdict::Outcome;
 
-/// A name, and what is changed.
+/// A case's name, and its change of the fixture.
 type EvidenceCheckCase = (&'static str, fn(&mut PolicyFixture));
 
 fn world() -> PolicyFixture {
@@ -36,7 +36,7 @@ fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
         let plan = world.plan();
         assert!(plan.frozen.is_some_and(|frozen| frozen.contains(why)));
         assert!(plan.withheld.iter().all(|w| !w.budget), "no budget forbids it");
-        // A plan that is only read is what verdicts say.
+        // A plan that is only displayed follows from verdicts alone.
         world.live = None;
         assert_eq!(world.proposed(), ["drain d0n0"]);
     }
@@ -100,8 +100,7 @@ fn what_of_ours_is_under_way_comes_first() {
     assert!(held.why("d0n0").contains("held for measuring (hold1)"));
 }
 
-/// A drain of `d0n0` for `nvlink-low` at 90 % that a person took away so many
-/// seconds ago.
+/// A drain of `d0n0` for `nvlink-low` at 90 % that a user removed this many seconds ago.
 fn undone(ago: i64) -> PolicyFixture {
     let mut world = world();
     let drain = drain(&world.fleet, "d0n0", "nvlink-low", 0.9, stamp(ago + 600));
@@ -120,14 +119,14 @@ fn an_undo_stands_against_the_same_evidence() {
         same.verdicts.findings[0].ratio = Some(ratio);
         assert!(same.proposed().is_empty(), "{ratio}");
     }
-    // The same part seen by two probes is no other class than before.
+    // The same part measured by two probes does not add a class.
     let mut known = undone(3_600);
     known.accuse("d0n0", "p2p-low", Outcome::Degraded, 0.9);
     let also = finding("d0n0", "p2p-low", Outcome::Degraded, 0.9).id;
     let old = known.ledger.undone_drains.values_mut().next().expect("one");
     old.drain.action.findings.push(also);
     assert!(known.proposed().is_empty());
-    // The very run that was undone.
+    // The same run that was undone.
     let mut same_run = undone(3_600);
     same_run.run.id = "run1".to_owned();
     same_run.accuse("d0n0", "nic-low", Outcome::Degraded, 0.5);
@@ -173,7 +172,7 @@ fn an_undo_lapses_after_its_days_for_a_newer_run() {
 fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     let named = || world().on_kubernetes();
     assert_eq!(named().proposed(), ["drain d0n0"]);
-    // Clocks of two machines say what they like.
+    // The clocks of the two machines differ arbitrarily.
     let mut skewed = named();
     skewed.node("d0n0").booted = Some(NOW + 9_000);
     assert_eq!(skewed.proposed(), ["drain d0n0"]);
@@ -190,7 +189,7 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     assert_eq!(untold.proposed(), ["drain d0n0"]);
     untold.node("d0n0").booted = Some(NOW - 60);
     assert!(untold.why("d0n0").contains("booted since it was measured"));
-    // Slurm names none; what the run knows is of no use then.
+    // Slurm names no boot, so the run's boot is of no use.
     let mut slurm = world();
     slurm.boots.insert("d0n0".into(), "b".to_owned());
     assert_eq!(slurm.proposed(), ["drain d0n0"]);

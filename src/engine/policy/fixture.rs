@@ -1,4 +1,4 @@
-//! A small test fixture for decisions: a fleet of blocks, all idle, and a present run.
+//! A small test fixture for decisions: a fleet of blocks, all idle, and a current run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,9 @@ use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, Verdicts};
 
-/// The present, in seconds since 1970.
+/// The present time, in seconds since 1970.
 pub(super) const NOW: i64 = 1_795_000_000;
 
-/// All inputs of a decision.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFixture {
     pub verdicts: Verdicts,
@@ -102,8 +101,7 @@ impl PolicyFixture {
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
             now,
-            // Budgets given as shares leave room for other limits under test, and one run is
-            // enough.
+            // Generous budgets leave room for the limits under test, and one run is enough.
             policy: Policy {
                 per_hour: 1.0,
                 outstanding: 1.0,
@@ -193,7 +191,6 @@ impl PolicyFixture {
         own
     }
 
-    /// A leaf with these nodes.
     pub(super) fn leaf(&mut self, name: &str, nodes: &[&str]) {
         let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
         self.fleet.leaves.push(ClaimedLeaf { name: name.to_owned(), nodes });
@@ -207,7 +204,6 @@ impl PolicyFixture {
         told.unwrap_or_else(|| panic!("{node} in {plan:#?}")).why.clone()
     }
 
-    /// The proposals, as `kind node`.
     pub(super) fn proposed(&self) -> Vec<String> {
         let plan = self.plan();
         plan.actions

@@ -1,5 +1,5 @@
-//! Whether the sweep itself is in doubt: control nodes that fail, suspects that share something
-//! that no fault shares, a plan with missing steps.
+//! Whether the sweep itself is in doubt: control nodes that fail, suspects with a common trait that
+//! no fault explains, a plan with missing steps.
 //!
 //! Pure. A doubt found here freezes every drain and blames no node.
 
@@ -16,8 +16,8 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{LocusKind, Outcome};
 
-/// Below this share of planned steps that returned, the instrument is in doubt and not the
-/// nodes (algorithms, section 6.1).
+/// Below this share of planned steps that returned, the instrument is in doubt and not the nodes
+/// (algorithms, section 6.1).
 const LEAST_COVERAGE: f64 = 0.8;
 
 /// Fewest failing control nodes that are significant.
@@ -39,7 +39,7 @@ pub(super) struct DrainFreeze {
 #[derive(Debug)]
 pub(super) struct FreezeCause {
     pub why: String,
-    /// It outlives this run until a user resets it.
+    /// Whether it outlasts this run until a user resets it.
     pub is_lasting: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn find_freeze(
     suspects: &[SuspectNode<'_>],
 ) -> DrainFreeze {
     let is_fresh = |s: &&SuspectNode<'_>| !situation.ledger.drains.contains_key(s.node);
-    // A finding that the policy only displays does not freeze anything either.
+    // A finding that the policy only displays freezes nothing.
     let acts =
         |s: &&SuspectNode<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
     let fresh: Vec<&SuspectNode<'_>> =
@@ -104,12 +104,12 @@ fn find_crowded_domains(
     told.collect()
 }
 
-/// Whether the journal is not that of this cluster's gate: it contains no action, and nodes
-/// carry marks that only a gate writes. The folder may be on a file system that is not mounted;
-/// the undos, the spent budgets and the breaker's state are then missing.
+/// Whether the journal belongs to another gate: it contains no action, and nodes carry marks that
+/// only a gate writes. The folder may be on a file system that is not mounted; the undos, the spent
+/// budgets and the breaker's state are then missing.
 fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
     let ledger = situation.ledger;
-    // An action that ended in another way than intended is known as well.
+    // An action with another result than intended is also recorded.
     let knows =
         ledger.was_reset || !ledger.known_intents.is_empty() || !ledger.recent_intents.is_empty();
     if knows || !ledger.drains.is_empty() || !ledger.undone_drains.is_empty() {

@@ -1,4 +1,4 @@
-//! When the sweep is in doubt, and when it is not.
+//! Conditions under which the sweep is in doubt, and conditions under which it is not.
 
 use crate::policy::budget;
 use crate::policy::fixture::PolicyFixture;
@@ -11,7 +11,7 @@ use model::kubernetes_node::{
 };
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Three suspects in three domains of a fleet in which they are few.
+/// Three suspects in three domains: few for this fleet.
 fn three() -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(10, 10);
     for node in ["d0n0", "d1n0", "d2n0"] {
@@ -54,7 +54,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
         assert!(frozen(&world).contains("marked d4n4"), "{}", frozen(&world));
         let trips = budget::explain_trip(&world.situation(), &world.policy);
         assert!(trips.is_some_and(|why| why.contains("mounted")));
-        // It is the right one where it knows of anything, or a person says so.
+        // It is the right journal if it contains any entry, or if a user confirms it.
         let mut known = world.clone();
         known.ledger.known_intents.insert("run1/d9n9/drain/e1".to_owned());
         assert_eq!(frozen(&known), "");
@@ -62,7 +62,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
         assert_eq!(frozen(&world), "");
         assert_eq!(budget::explain_trip(&world.situation(), &world.policy), None);
     }
-    // What others keep there says nothing.
+    // Marks of other programs prove nothing.
     let mut world = three();
     world.node("d4n4").extra = r#"{"theirs":1}"#.to_owned();
     assert_eq!(frozen(&world), "");
@@ -88,7 +88,7 @@ fn control_nodes_that_fail_put_the_sweep_in_doubt() {
     assert_eq!(frozen(&world), "", "not more than a tenth");
     world.controls = [NodeName::from("d0n0")].into();
     assert_eq!(frozen(&world), "", "one is a bad node");
-    // A control that was not measured says nothing.
+    // An unmeasured control node proves nothing.
     world.controls = all(&world).into_iter().take(30).collect();
     for verdict in world.verdicts.nodes.iter_mut().filter(|v| v.node.as_str().ends_with("n5")) {
         verdict.outcome = Outcome::Unknown;
@@ -170,7 +170,7 @@ fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_
     });
     assert!(annotated.contains(lost), "{annotated}");
     assert!(with(|it| it.condition = Some(FabricNodeCondition::default())).contains(lost));
-    // A node brings the start-up taint along.
+    // A node joins with the start-up taint.
     let joined = with(|it| {
         it.taints.push(Taint {
             key: UNVERIFIED.to_owned(),

@@ -16,7 +16,7 @@ use model::worker_protocol::MachineRecord;
 /// Longest part of an identity that is taken from a tool's output.
 const LONGEST: usize = 80;
 
-/// The identity that a node reports. Parts in a form that no certificate stores are left out.
+/// The identity in a node's facts. Parts in a form that no certificate stores are left out.
 pub fn identity_from_facts(facts: &NodeFacts) -> MachineIdentity {
     let gpus = facts.gpus.as_deref().unwrap_or_default();
     let uuids: Option<Vec<String>> =

@@ -1,6 +1,6 @@
-//! Events that the scheduler and a run show about earlier actions of fabricgate: a drain that a
-//! user removed, a drained node that passed, one that failed again; and nodes that were
-//! suspected to be slow and no longer are.
+//! Events about earlier actions of fabricgate that follow from the scheduler's state and a run: a
+//! user removed a drain, a drained node passed or failed again; and nodes that were suspected to be
+//! slow and no longer are.
 //!
 //! Pure: it returns the events for the journal; `gate` writes them.
 
@@ -53,8 +53,7 @@ pub fn collect_events(situation: &Situation<'_>, policy: &Policy) -> Vec<Journal
     events
 }
 
-/// Nodes that a plan leaves in service until a second run confirms the first finding of this
-/// one.
+/// Nodes that a plan leaves in service until a second run confirms the first finding of this one.
 pub fn collect_suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<JournalEvent> {
     let run = situation.run;
     let first = plan.withheld.iter().filter_map(|withheld| {
@@ -99,7 +98,7 @@ fn undo_event(
     drain: &OwnDrain,
 ) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
-    // Until a run shows the node's state again.
+    // The drain stays recorded until a run shows the node's state again.
     if restored_store::is_before_drain(live, drain, situation.ledger)
         && !has_passed(situation, policy, node)
     {
@@ -135,7 +134,6 @@ fn has_passed(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bo
     passed && release::is_full_run(situation.run, policy)
 }
 
-/// Describes the node's present state.
 fn describe_node(live: &SchedulerNode) -> String {
     let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
     let state = words.join("+");
@@ -171,7 +169,7 @@ fn clean_run_event(
     match verdict.outcome {
         Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
             .then_some(JournalEvent::Clean { node, run: run_id, measured, boot_id }),
-        // An intermittent fault is not cured by the clean runs in between.
+        // The clean runs before an intermittent fault returns do not cure it.
         Outcome::Degraded | Outcome::Failed => {
             let counts = is_later && release::is_eligible_run(run, policy);
             let had_passed = drain.clean.iter().any(|clean| clean.measured <= measured);

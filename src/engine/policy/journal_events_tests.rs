@@ -1,4 +1,4 @@
-//! What is noted of our own drains.
+//! Journal events about fabricgate's drains.
 
 use super::*;
 use crate::policy::fixture::{NOW, PolicyFixture, stamp};
@@ -6,12 +6,12 @@ use crate::policy::journal_state::{CleanRun, OpenAllocation, OpenIntent, UndoneD
 use model::journal::HoldKind;
 use model::node_update::NodeUpdate;
 
-/// A name, and what is changed.
+/// A case's name, and its change of the fixture.
 type JournalEventCase = (&'static str, fn(&mut PolicyFixture));
 
 const NODE: &str = "d0n0";
 
-/// One drain of ours, of yesterday, and a run that did not measure the node.
+/// One drain by fabricgate from yesterday, and a run that did not measure the node.
 fn world() -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(1, 4);
     world.drained(NODE, "nvlink-low", 0.9, 80_000);
@@ -19,7 +19,7 @@ fn world() -> PolicyFixture {
     world
 }
 
-/// The same, where the run passed the node.
+/// [`world`] with a run that the node passed.
 fn passed() -> PolicyFixture {
     let mut world = world();
     world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
@@ -163,7 +163,7 @@ fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     lab.run.real = false;
     lab.policy.simulated = true;
     assert_eq!(noted(&lab).len(), 1);
-    // Taken away and passed: it is not ours any more.
+    // A user removed the drain and the node passed: the drain is not fabricgate's any more.
     let mut undone = passed();
     undone.state(NODE, &["IDLE"]).reason = None;
     assert!(matches!(noted(&undone).as_slice(), [JournalEvent::Undone { .. }]));

@@ -32,7 +32,7 @@ pub struct JournalState {
     pub breaker: Option<BreakerTrip>,
     /// The last pause that a user requested, and when.
     pub pause: Option<(ClockStamp, GatePause)>,
-    /// A user has reset the breaker at some time.
+    /// Whether a user has ever reset the breaker.
     pub was_reset: bool,
     /// fabricgate's completed drains, neither released nor undone.
     pub drains: BTreeMap<NodeName, OwnDrain>,
@@ -125,7 +125,7 @@ pub struct OwnDrain {
     pub run: String,
     /// The action, with findings, class and the reason that was written.
     pub action: Action,
-    /// The node right before the drain: its boot and instance tie the drain to the machine.
+    /// The node right before the drain: its boot and instance identify the machine.
     pub before: SchedulerNode,
     /// Runs that the node passed since, oldest first.
     pub clean: Vec<CleanRun>,
@@ -183,7 +183,7 @@ pub struct OpenIntent {
     pub change: NodeUpdate,
     /// The node right before.
     pub before: SchedulerNode,
-    /// It was sent and not answered in time: it may still take effect.
+    /// Whether it was sent and not answered in time: it may still take effect.
     pub is_late: bool,
 }
 
@@ -281,8 +281,7 @@ impl JournalState {
                     self.suspicions.remove(node);
                 }
             }
-            // A node may have been drained again since: only the drain that was undone is
-            // removed.
+            // A later drain of the same node stays: only the undone drain is removed.
             JournalEvent::Undone { node, id, .. } => {
                 if self.drains.get(node).is_some_and(|drain| drain.id == *id)
                     && let Some(drain) = self.drains.remove(node)
@@ -369,7 +368,7 @@ impl JournalState {
     ) {
         let node = action.node.clone();
         let id = format!("{run}/{node}/adopted/e{}", entry.epoch);
-        // It may come from another machine, so the uptime of this one does not apply.
+        // Another machine may have written it, so the uptime of this machine does not apply.
         let at = |unix| ClockStamp { at: format_rfc3339(unix), unix, ..ClockStamp::default() };
         let stamp = set.map_or_else(|| entry.stamp.clone(), at);
         let epoch = drain_reason::parse_reason(&action.reason).and_then(|own| own.epoch);
@@ -435,8 +434,8 @@ impl JournalState {
                     self.complete(open);
                 }
             }
-            // It is not in force now, and it is unknown whether it was: a user may have changed
-            // the node after it, or a crashed scheduler may have lost it. It stays charged.
+            // It is not in force now, and it is unknown whether it ever was: a user may have
+            // changed the node later, or a crashed scheduler may have lost it. It stays charged.
             ActionResult::Superseded | ActionResult::Refused => {
                 self.open_intents.remove(at);
                 self.known_intents.remove(id);
@@ -465,8 +464,8 @@ impl JournalState {
             }
         }
         match action.kind {
-            // An earlier version took out one GPU of it: the node is not drained, and there is
-            // nothing to release or to repeat.
+            // An earlier version drained one GPU of the node: the node itself is not drained, so
+            // there is nothing to release or to repeat.
             ActionKind::Drain if action.device.is_some() => {}
             ActionKind::Drain => {
                 self.undone_drains.remove(&node);

@@ -1,4 +1,4 @@
-//! What lines amount to, whatever lines they are.
+//! The state that follows from journal lines, including arbitrary ones.
 
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ fn drained(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
-/// As journals of earlier versions have it.
+/// An entry as journals of earlier versions have it.
 #[test]
 fn one_gpu_that_an_earlier_version_took_out_is_read_and_is_no_drain_of_the_node() {
     let action: Action = serde_json::from_str(
@@ -80,12 +80,12 @@ fn one_gpu_that_an_earlier_version_took_out_is_read_and_is_no_drain_of_the_node(
         before: Box::new(SchedulerNode::new("n1", &["IDLE"])),
     };
     let done = ledger([begun(ActionKind::Drain), outcome("a", ActionResult::Done)]);
-    // Nothing to release, nothing to make again, nothing to conclude; what it cost stays paid.
+    // Nothing to release, to repeat or to conclude; its cost stays charged.
     assert!(
         done.drains.is_empty() && done.undone_drains.is_empty() && done.open_intents.is_empty()
     );
     assert_eq!(done.spent.len(), 1);
-    // A whole drain of the node that was given back with its GPU is over as ever.
+    // A drain of the whole node, which was released together with its GPU, is over as usual.
     let whole = [
         intent("b", ActionKind::Drain, "n1"),
         outcome("b", ActionResult::Done),
@@ -112,7 +112,7 @@ fn what_nobody_can_tell_stays_open_and_only_what_the_scheduler_denied_is_refunde
     let begun = intent("a", ActionKind::Drain, "n1");
     let unknown = ledger([begun.clone(), outcome("a", ActionResult::Unknown)]);
     assert_eq!((unknown.open_intents.len(), unknown.spent.len(), unknown.drains.len()), (1, 1, 0));
-    // A drain that a person wrote over, or that a scheduler forgot, was there for a while.
+    // A drain that a user overwrote, or that a scheduler forgot, was in force for a while.
     for (result, spent) in
         [(ActionResult::Superseded, 1), (ActionResult::Refused, 1), (ActionResult::Failed, 0)]
     {
@@ -243,7 +243,7 @@ fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
     assert_eq!((own.epoch, own.run.as_str(), own.stamp.unix), (3, "r7", 500));
     assert_eq!((seen.spent.len(), seen.has_recent_intent(&"n1".into(), "r7")), (1, true));
     assert_eq!(ledger([adopted(None)]).drains[&NodeName::from("n1")].stamp.unix, 1_001);
-    // A release ends it like any other.
+    // A release ends it like any other drain.
     let released = [intent("b", ActionKind::Release, "n1"), outcome("b", ActionResult::Done)];
     assert!(ledger([adopted(None)].into_iter().chain(released)).drains.is_empty());
 }
@@ -317,7 +317,7 @@ fn results() -> impl Strategy<Value = ActionResult> {
     ]
 }
 
-/// Lines as a mad program would write them: few names, any order.
+/// Lines in arbitrary order with few names, as a faulty program would write them.
 fn any_event() -> impl Strategy<Value = JournalEvent> {
     let node = (0..3u8).prop_map(|it| format!("n{it}"));
     let id = (0..6u8).prop_map(|it| format!("i{it}"));
@@ -374,8 +374,8 @@ proptest! {
     fn lines_written_twice_change_no_sum(events in prop::collection::vec(any_event(), 0..40)) {
         let once = ledger(events.iter().cloned());
         let twice = ledger(events.iter().flat_map(|it| {
-            // A line that was refunded may be meant anew: those are told apart
-            // by their turn, which these names leave out.
+            // A refunded line may be repeated intentionally: only the turn distinguishes the two,
+            // and these names omit it.
             let copies = match it {
                 JournalEvent::Outcome { .. } | JournalEvent::Clean { .. } | JournalEvent::Intent { .. } => 2,
                 _ => 1,

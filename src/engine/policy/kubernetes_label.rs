@@ -33,7 +33,6 @@ pub fn label_value(text: &str) -> String {
     if kept.is_empty() { digest } else { format!("{kept}-{digest}") }
 }
 
-/// A digest that distinguishes texts.
 pub(super) fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(DIGEST / 2).fold(String::new(), |mut text, byte| {
@@ -42,8 +41,8 @@ pub(super) fn digest(text: &str) -> String {
     })
 }
 
-/// Whether a text is valid as a label's value. An empty one is valid for Kubernetes but carries
-/// no information, so it is refused here.
+/// Whether a text is valid as a label's value. Kubernetes accepts an empty one, but it carries no
+/// information, so it is refused here.
 fn is_legal(text: &str) -> bool {
     let at_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.len() <= LONGEST

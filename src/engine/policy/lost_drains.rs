@@ -179,7 +179,7 @@ fn extra_entry_state(
             _ if was_written && node.extra == drain.before.extra => ExtraEntryState::Gone,
             _ => ExtraEntryState::Unknown,
         },
-        // Text of others in its place was written by a user.
+        // A user wrote the other text in its place.
         None if is_there
             || slurm_extra_field::parse_keys(&node.extra).is_none()
             || !was_written =>

@@ -1,4 +1,4 @@
-//! Whether a drain that is gone was taken away or lost.
+//! Tells apart drains that a user removed and drains that were lost.
 
 use super::*;
 use crate::policy::action_policy::Policy;
@@ -7,7 +7,7 @@ use crate::policy::journal_state::DrainDetails;
 use crate::policy::{budget, journal_events};
 use model::journal::JournalEvent;
 
-/// Two drains of ours with our words beside them, under one controller.
+/// Two drains by fabricgate with its `Extra` entries, under one controller.
 fn world() -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(2, 4);
     for node in ["d0n0", "d1n0"] {
@@ -75,17 +75,17 @@ fn defect_2_what_a_controller_lost_is_not_undone_by_a_person() {
     world.ledger.controller = Some("tuesday".to_owned());
     assert_eq!(seen(&world).0, ["d0n0"]);
     assert_eq!(undone(&world), Vec::<String>::new());
-    // Also where nothing tells when the controller started.
+    // The same without a known start time of the controller.
     world.ledger.controller = None;
     assert_eq!(seen(&world).0, ["d0n0"]);
-    // A node that was removed and made again, without a start of the controller.
+    // A node that was removed and created again, without a restart of the controller.
     world.ledger.controller = Some("monday".to_owned());
     assert_eq!(seen(&world).0, ["d0n0"]);
-    // Slurm's own words are no person's.
+    // Slurm's own reason is not a user's.
     world.state("d0n0", &["DOWN", "NOT_RESPONDING"]).reason = Some("Not responding".to_owned());
     assert_eq!((seen(&world).0, undone(&world)), (vec!["d0n0".to_owned()], vec![]));
     forget(&mut world, "d0n0");
-    // Its features alone are kept by a person who clears the rest.
+    // A user who clears the rest may keep the features.
     world.node("d0n0").available_features = vec!["fabric_degraded".to_owned()];
     assert_eq!((seen(&world).0, undone(&world)), (vec![], vec!["d0n0".to_owned()]));
 }
@@ -98,7 +98,7 @@ fn defect_2_what_a_person_took_away_is_undone_whenever_the_controller_started() 
         resume(&mut world, "d0n0");
         assert_eq!(seen(&world), (vec![], vec![]), "{controller:?}");
         assert_eq!(undone(&world), ["d0n0"], "{controller:?}");
-        // Their text in the place of our entry, and their reason in that of our drain.
+        // Other text replaces fabricgate's entry, and another reason replaces that of its drain.
         world.node("d0n0").extra = "ask jo".to_owned();
         assert_eq!(undone(&world), ["d0n0"], "{controller:?}");
         forget(&mut world, "d0n0");
@@ -134,7 +134,7 @@ fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
         .explain_trip()
         .expect("a reason");
     assert!(why.contains("d0n0,d1n0 disappeared together"), "{why}");
-    // One of two is a person's.
+    // A user wrote one of the two.
     let reason = world.ledger.drains[&NodeName::from("d1n0")].action.reason.clone();
     world.state("d1n0", &["IDLE", "DRAIN"]).reason = Some(reason);
     assert_eq!(seen(&world), (vec![], vec![]));

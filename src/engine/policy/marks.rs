@@ -80,8 +80,8 @@ impl MarkNames {
 
     /// The feature that this outcome adds and the one that it removes.
     ///
-    /// A node that failed is drained; if it cannot be (a budget, a misnamed domain), it must
-    /// not look better than a degraded one.
+    /// A node that failed is drained. If it cannot be (a budget, a misnamed domain), its features
+    /// must not rank it above a degraded one.
     fn features_of(&self, outcome: Outcome) -> Option<(&str, &str)> {
         match outcome {
             Outcome::Pass => Some((&self.verified, &self.degraded)),
@@ -128,9 +128,8 @@ fn slurm_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> 
         let available = edit_features(&node.available_features, brings, takes);
         let active = edit_features(&node.active_features, brings, takes);
         if available != node.available_features || active != node.active_features {
-            // Both lists in one call: Slurm refuses to remove an active feature from the
-            // available ones alone.
-            // the available ones alone.
+            // Both lists in one call: Slurm refuses to remove an active feature from the available
+            // ones alone.
             change.available_features = Some(available);
             change.active_features = Some(active);
         }

@@ -1,4 +1,4 @@
-//! What is said on a node, and what of others stays.
+//! Marks on Slurm nodes, and text of other programs that must stay.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn mark(outcome: Outcome) -> VerdictMark {
     }
 }
 
-/// The node after the change, as Slurm makes it.
+/// The node after the change, as Slurm stores it.
 fn changed(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNode {
     let mut node = node.clone();
     let NodeUpdate { state, available_features, active_features, extra, comment, kubernetes: _ } =
@@ -84,7 +84,7 @@ fn our_entry_is_one_key_and_the_others_keep_every_letter() {
     assert_eq!(read_mark(&node, &MarkNames::default()), Some(mark(Outcome::Degraded)));
     let empty = with_mark(&SchedulerNode::new("n", &[]), Outcome::Degraded);
     assert_eq!(empty.extra, format!("{{{ours}}}"));
-    // In its place, not behind the others.
+    // The new entry stays at its position and does not move behind the others.
     let first =
         SchedulerNode { extra: r#"{"fabricgate":7,"x":1,"fabricgate":{}}"#.to_owned(), ..empty };
     assert_eq!(with_mark(&first, Outcome::Degraded).extra, format!(r#"{{{ours},"x":1}}"#));
@@ -214,7 +214,7 @@ fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, "forgot".into());
     assert_eq!(changed(&forgot, &found[0].1), marked);
-    // Without the field there is no witness but the journal.
+    // Without the field, only the journal contains evidence.
     let names = MarkNames { extra: false, ..MarkNames::default() };
     let only_features = Policy { marks: names, ..Policy::default() };
     assert_eq!(find_lost_marks(&live, &ledger, &only_features, &ClockStamp::default()).len(), 4);
@@ -282,7 +282,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ])
 }
 
-/// Keys and values of others, letter by letter.
+/// Keys and values of other programs, character by character.
 fn of_others(extra: &str) -> Vec<(String, String)> {
     let found = slurm_extra_field::parse_keys(extra).unwrap_or_default();
     let others = found.into_iter().filter(|(key, _)| key != "fabricgate");
@@ -316,7 +316,7 @@ proptest! {
         };
         prop_assert_eq!(others(&after.available_features), others(&node.available_features));
         prop_assert_eq!(others(&after.active_features), others(&node.active_features));
-        // What `gate` refuses to send.
+        // `gate` refuses to send control characters.
         prop_assert!(!change.extra.unwrap_or_default().contains(char::is_control));
         let sent = change.available_features.unwrap_or_default();
         prop_assert!(sent.iter().all(|it| !it.is_empty() && !it.contains(char::is_whitespace)));

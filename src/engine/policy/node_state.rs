@@ -22,8 +22,8 @@ pub enum DrainOwner<'a> {
     NotDrained,
     /// This gate: its journal contains the drain.
     ThisGate(&'a OwnDrain),
-    /// It carries fabricgate's prefix, and this journal does not contain it: another gate
-    /// drained it, or the record was lost.
+    /// Its reason has fabricgate's prefix and is not in this journal: another gate drained it, or
+    /// the record was lost.
     Unrecorded,
     /// Another program or user.
     Other(String),
@@ -155,8 +155,8 @@ pub fn is_unverified(node: &SchedulerNode) -> bool {
     has_flag(node, NodeStateFlag::Unverified)
 }
 
-/// Whether its workload is known: on Slurm always; a Kubernetes node whose pods could not be
-/// read is neither idle nor busy.
+/// Whether its workload is known: on Slurm always; a Kubernetes node whose pods could not be read
+/// is neither idle nor busy.
 pub fn is_use_known(node: &SchedulerNode) -> bool {
     let is_said = node.has_state("IDLE") || has_flag(node, NodeStateFlag::Busy);
     SchedulerKind::from_node(node) == SchedulerKind::Slurm
@@ -256,7 +256,7 @@ pub fn own_reason(node: &SchedulerNode) -> Option<OwnReason> {
     node_reason(node).and_then(drain_reason::parse_reason)
 }
 
-/// Whether a node carries the reason of this drain, whatever was appended to it.
+/// Whether a node carries the reason of this drain, regardless of appended text.
 pub(super) fn has_drain_reason(node: &SchedulerNode, drain: &OwnDrain) -> bool {
     let written = drain_reason::parse_reason(&drain.action.reason);
     own_reason(node).zip(written).is_some_and(|(now, then)| now.is_same(&then))
@@ -284,7 +284,7 @@ pub fn drain_owner<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> DrainO
             .map_or(DrainOwner::NotDrained, DrainOwner::Other)
     };
     match (own_reason(node), node_reason(node)) {
-        // The reason stays when a user removes only the drain flag.
+        // The reason stays if a user removes only the drain flag.
         (Some(_), _) if !is_kept => not_ours(),
         (Some(_), _) => {
             let own = ledger.drains.get(&node.name);
@@ -293,8 +293,8 @@ pub fn drain_owner<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> DrainO
         }
         // Also on a node in service: 24.11 keeps a note that a user left there.
         (None, Some(_)) => DrainOwner::Other(display_reason(node)),
-        // Taint and annotation are written together, so a taint alone is not fabricgate's to
-        // remove.
+        // Taint and annotation are written together, so fabricgate does not remove a taint without
+        // its annotation.
         (None, None)
             if has_drain(node) && SchedulerKind::from_node(node) == SchedulerKind::Kubernetes =>
         {

@@ -1,4 +1,4 @@
-//! Every word of a state, whose a drain is, and what follows.
+//! Tests of every state token, of the owner of a drain, and of the result.
 
 use super::*;
 use crate::policy::fixture::{PolicyFixture, drain, stamp};
@@ -13,7 +13,7 @@ fn node(state: &[&str], reason: &str) -> SchedulerNode {
     SchedulerNode { reason, ..SchedulerNode::new("n1", state) }
 }
 
-/// A ledger with one drain of ours, on `n1`, made a day ago.
+/// A ledger with one drain by fabricgate, on `n1`, made a day ago.
 fn ours() -> JournalState {
     let mut ledger = JournalState::default();
     let own = drain(&Claims::default(), "n1", "nvlink-low", 0.9, stamp(86_400));
@@ -93,7 +93,7 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
         (&["DOWN", "NOT_RESPONDING"], "Not responding"),
         (&["FAIL"], "bob"),
         (&["DOWN", "DRAIN"], "never comes back : Not responding : reboot timed out"),
-        // 24.11 keeps a note on a node in service.
+        // Slurm 24.11 keeps the reason of a node in service.
         (&["IDLE"], "bob: leave it"),
     ] {
         let node = node(state, reason);
@@ -102,7 +102,7 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
         assert!(told.contains(reason) && told.contains("not by fabricgate"), "{told}");
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?} {reason}");
     }
-    // slurmrestd drains without one.
+    // slurmrestd drains without a reason.
     assert!(matches!(drain_owner(&node(&["IDLE", "DRAIN"], ""), &ours()), DrainOwner::Other(_)));
     let rude = node(&["IDLE", "DRAIN"], "\u{1b}[31mred\nNodeName=x");
     assert!(explain_no_drain(&rude, &ours()).is_some_and(|told| !told.contains(['\u{1b}', '\n'])));
@@ -130,7 +130,7 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
     }
     let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
     assert!(us.is_err_and(|told| told.contains("drained already, by fabricgate")));
-    // Without the flag it is not drained, whatever reason is left.
+    // Without the flag the node is not drained, even if a reason remains.
     assert_eq!(drain_owner(&node(&["IDLE"], OURS), &ours()), DrainOwner::NotDrained);
 }
 
@@ -285,7 +285,7 @@ fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
     }
 }
 
-/// A node that Kubernetes tells of.
+/// A node as Kubernetes reports it.
 fn on_kubernetes(state: &[&str], reason: &str) -> SchedulerNode {
     let object = Some(Box::new(KubernetesNode::default()));
     SchedulerNode { kubernetes: object, ..node(state, reason) }
@@ -381,7 +381,7 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
     assert_eq!(explain_no_measurement(&unverified), None);
     assert_eq!(explain_no_certificate(&unverified), None);
     assert_eq!(explain_no_certificate(&on_kubernetes(&["ALLOCATED"], "")), None);
-    // Another controller may wait for our condition.
+    // Another controller may wait for fabricgate's condition.
     let awaited = on_kubernetes(&["IDLE", "AWAITED"], "");
     assert!(is_out(&awaited));
     assert_eq!((explain_no_measurement(&awaited), explain_no_certificate(&awaited)), (None, None));

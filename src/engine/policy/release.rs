@@ -1,7 +1,7 @@
-//! Which of fabricgate's drains may be released, and which nodes are certified.
+//! Decides which of fabricgate's drains may be released, and which nodes are certified.
 //!
-//! Pure. A release needs clean runs after the drain and a node in the state that the drain
-//! left; a tripped breaker never blocks one.
+//! Pure. A release needs clean runs after the drain and a node in the state that the drain left; a
+//! tripped breaker never blocks one.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,6 @@ pub(super) fn is_eligible_run(run: &EvidenceRun, policy: &Policy) -> bool {
     run.real || policy.simulated
 }
 
-/// Collects the proposals.
 struct ReleasePlanner<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
@@ -162,8 +161,8 @@ impl<'a> ReleasePlanner<'a> {
             })
             .map(|(measured, run, boot)| (run, (measured, boot)))
             .collect();
-        // A machine that booted since needs runs of its present boot: links train again, and it
-        // may not even be the same machine.
+        // A machine that booted since needs runs of its present boot: links train again, and it may
+        // be another machine.
         let own = |(measured, boot): (i64, Option<&str>)| {
             evidence_checks::is_of_this_boot(live, boot, measured)
         };
@@ -328,7 +327,8 @@ impl<'a> ReleasePlanner<'a> {
         let domain = self.verdicts.get(node).and_then(|verdict| verdict.domain.as_ref());
         let mut mark = marks::with_domain_and_boot(mark.clone(), self.situation, live, domain);
         if !self.policy.certificate_void.boot {
-            // If a boot does not void it, the mark names none and counts in the next boot, too.
+            // If a boot does not void it, the mark names no boot and counts in the next boot as
+            // well.
             mark.boot_id = None;
         }
         if let Some((said, longer)) = self.longer_mark(live, &mark) {

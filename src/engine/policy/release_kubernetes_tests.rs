@@ -1,5 +1,4 @@
-//! Which drains of nodes of Kubernetes are taken back, and which of its nodes are
-//! certified.
+//! Releases and certificates of Kubernetes nodes.
 
 use super::*;
 use crate::policy::action_policy::SlinkyOwner;
@@ -10,12 +9,12 @@ use model::kubernetes_node::{
     NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, UNVERIFIED, VERDICT, VERIFIED_DOMAIN,
 };
 
-/// What a reason must say, and what brings it about.
+/// The expected part of a reason, and the change that causes it.
 type KubernetesReleaseCase = (&'static str, fn(&mut PolicyFixture));
 
 const NODE: &str = "d0n0";
 
-/// One node, which joined and passed the run at hand.
+/// One node that joined and passed the current run.
 fn joined() -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     world.state(NODE, &["IDLE", "UNVERIFIED"]);
@@ -25,8 +24,8 @@ fn joined() -> PolicyFixture {
     world
 }
 
-/// One node that we drained yesterday, with clean runs of these boots, and that
-/// passed the run at hand.
+/// One node that fabricgate drained yesterday, with clean runs of these boots, and that passed the
+/// current run.
 fn drained(clean: &[(&str, Option<&str>)]) -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     world.drained(NODE, "nvlink-low", 0.9, 80_000);
@@ -188,7 +187,7 @@ fn what_counts_for_longer_is_said_again_where_it_was_lost() {
     *world.node(NODE) = written(world.node(NODE), &change);
     world.state(NODE, &["IDLE"]);
     assert!(why(&world).contains("it is already, and for longer"), "{}", why(&world));
-    // Of another boot it says nothing of this one.
+    // A mark of another boot has no meaning for this one.
     world.ledger.marks.values_mut().next().expect("one").boot_id = Some("old".to_owned());
     assert_eq!(proposed(&world)[0].mark.as_ref().expect("a mark").run, "run2");
 }

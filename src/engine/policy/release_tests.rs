@@ -1,5 +1,4 @@
-//! Which drains are taken back and which nodes are certified, and with which
-//! words the others are left.
+//! Tests of releases and certificates, and of the reasons for all other nodes.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +13,9 @@ use model::verdict::Verdicts;
 const HOUR: i64 = 3_600;
 /// When nodes were drained: 2026-03-04T05:00:00Z.
 const DRAINED: i64 = 1_772_600_400;
-/// The present.
 const NOW: i64 = DRAINED + 10 * HOUR;
 
-/// Everything a decision rests on, owned.
+/// All inputs of a decision, owned.
 #[derive(Clone)]
 struct ReleaseFixture {
     verdicts: Verdicts,
@@ -30,7 +28,7 @@ struct ReleaseFixture {
 }
 
 impl ReleaseFixture {
-    /// A complete recertify, made an hour ago.
+    /// A complete recertify run, made an hour ago.
     fn new() -> Self {
         Self {
             verdicts: Verdicts::empty(Outcome::Pass),
@@ -43,7 +41,7 @@ impl ReleaseFixture {
         }
     }
 
-    /// A node that we drained, is drained, and was said this of by the run.
+    /// A node that fabricgate drained, still drained, with this outcome in the run.
     fn drained(mut self, node: &str, outcome: Option<Outcome>, clean: &[(&str, i64)]) -> Self {
         let before = SchedulerNode {
             booted: Some(DRAINED - 9 * HOUR),
@@ -86,7 +84,7 @@ impl ReleaseFixture {
         self
     }
 
-    /// A node in this state, and what the run said of it.
+    /// A node in this state, with this outcome in the run.
     fn node(mut self, node: &str, outcome: Outcome, state: &[&str]) -> Self {
         self.live
             .get_or_insert_default()
@@ -117,14 +115,12 @@ impl ReleaseFixture {
         propose_releases(&situation, &self.policy)
     }
 
-    /// Nodes that are released.
     fn released(&self) -> Vec<String> {
         let (actions, _) = self.propose();
         let releases = actions.into_iter().filter(|a| a.kind == ActionKind::Release);
         releases.map(|a| a.node.to_string()).collect()
     }
 
-    /// Why this is withheld.
     fn why(&self, what: &str) -> String {
         let (_, withheld) = self.propose();
         let own: Vec<String> =
@@ -212,7 +208,7 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
         world.policy.clean_hours = hours;
         assert_eq!(!world.released().is_empty(), released, "{hours}");
     }
-    // One that counts is told of the time as well, where that is yet to come.
+    // If a run counts and the next one is not due yet, the reason names the time.
     let why = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
     assert!(!why.contains("the next run counts"), "an hour is over: {why}");
     let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
@@ -273,7 +269,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
         assert_eq!(world.why("n1").contains("it was started at"), is_early, "{}", world.why("n1"));
     }
     assert_eq!(with(|run| run.profile = "burn-in".to_owned()).released(), ["n1"]);
-    // What the journal counts of before the drain counts as little.
+    // A clean run that the journal dates before the drain does not count either.
     let early =
         ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("early", DRAINED - HOUR)]);
     assert!(early.released().is_empty());
@@ -287,11 +283,11 @@ fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
         assert!(world.released().is_empty(), "{outcome}");
         let why = format!("drained by fabricgate, and run this-run reports {outcome}: as measured");
         assert_eq!(world.why("n1"), why);
-        // A look from before the clean runs, as that of the fault itself, is old.
+        // A run from before the clean runs, such as the one that found the fault, is too old.
         world.run.created_unix = DRAINED - HOUR;
         assert_eq!(world.released(), ["n1"], "{outcome}");
     }
-    // The run at hand did not look at it.
+    // The current run did not measure the node.
     assert_eq!(ReleaseFixture::new().drained("n1", None, &clean).released(), ["n1"]);
 }
 
@@ -318,7 +314,7 @@ fn another_machine_whose_boot_is_not_known_is_not_given_back() {
     (drain.before.booted, drain.before.instance) = (None, Some("i-1".to_owned()));
     world.live("n1").instance = Some("i-2".to_owned());
     assert!(world.why("n1").starts_with("it is another machine since it was drained"));
-    // Without any report of the boot it counts as the same one.
+    // Without any reported boot it counts as the same boot.
     world.live("n1").instance = Some("i-1".to_owned());
     assert_eq!(world.released(), ["n1"]);
 }
@@ -477,7 +473,7 @@ fn an_admission_does_not_shorten_what_a_longer_look_said() {
     world.ledger.marks.insert("a".into(), said);
     assert!(world.propose().0.is_empty());
     assert!(world.why("a").contains("for longer: until 2026-03-08T19:00:00Z by run whole"));
-    // A machine that booted since is another matter.
+    // A machine that booted since does not count.
     world.live("a").booted = Some(NOW - 90 * 60);
     assert_eq!(world.propose().0.len(), 1);
 }
@@ -542,13 +538,13 @@ proptest! {
                 other => prop_assert!(false, "{other:?} is not ours to propose"),
             }
         }
-        // Every drain of ours has a line, taken or not.
+        // Every drain by fabricgate has an entry, released or not.
         for node in world.ledger.drains.keys() {
             let taken = actions.iter().filter(|a| a.node == *node).count();
             let left = withheld.iter().filter(|w| w.what == node.as_str()).count();
             prop_assert_eq!(taken + left, 1, "{}", node);
         }
-        // A breaker makes no difference.
+        // A breaker has no effect.
         let stamp = ClockStamp::default();
         let tripped = BreakerTrip { stamp, why: String::new(), run: String::new() };
         world.ledger.breaker = Some(tripped);

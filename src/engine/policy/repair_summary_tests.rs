@@ -1,4 +1,4 @@
-//! What is told of repairs.
+//! Tests of the summary of a repair.
 
 use super::*;
 use model::finding_class::FindingClass;

@@ -21,9 +21,9 @@ use model::verdict::Finding;
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
 
-/// Why these findings, all confirmed by a second measurement, do not drain this node before
-/// another run agrees, and what that run must show; `None` if they drain it immediately, or if
-/// an earlier run agrees. `all` is everything held against the node.
+/// Why these findings, all confirmed by a second measurement, do not drain this node before another
+/// run agrees, and the result that run must have; `None` if they drain it immediately, or if an
+/// earlier run agrees. `all` holds every finding about the node.
 pub(super) fn pending_confirmation(
     situation: &Situation<'_>,
     policy: &Policy,

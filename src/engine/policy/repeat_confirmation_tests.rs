@@ -1,4 +1,4 @@
-//! Who waits for a second run, what that must be, and what ends the waiting.
+//! Nodes that wait for a second run, conditions on that run, and the events that end the wait.
 
 use super::*;
 use crate::policy::fixture::{NOW, PolicyFixture};
@@ -20,7 +20,7 @@ fn world() -> PolicyFixture {
     world
 }
 
-/// Writes down what a run tells, as the gate does.
+/// Records the events of a run, as the gate does.
 fn noted(world: &mut PolicyFixture) -> Vec<JournalEvent> {
     let mut events = journal_events::collect_events(&world.situation(), &world.policy);
     let plan = action_policy::propose_actions(&world.situation(), &world.policy);
@@ -38,7 +38,7 @@ fn noted(world: &mut PolicyFixture) -> Vec<JournalEvent> {
     events
 }
 
-/// The next run, so many hours later.
+/// The next run, this many hours later.
 fn later(world: &mut PolicyFixture, hours: i64) {
     world.run.id = format!("run2+{hours}h");
     world.run.created_unix += hours * HOUR;
@@ -55,7 +55,7 @@ fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
     );
     let told = noted(&mut world);
     assert!(matches!(told.as_slice(), [JournalEvent::Suspected { .. }]), "{told:?}");
-    // The same run again says nothing new.
+    // A repetition of the same run adds no evidence.
     assert!(noted(&mut world).is_empty());
     later(&mut world, 3);
     assert!(world.why("d0n0").contains("run run2 was the first"), "{}", world.why("d0n0"));
@@ -77,7 +77,7 @@ fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
     assert!(!waits.budget);
 }
 
-/// What is changed of a suspected node and its second run, and whether that drains.
+/// A change of a suspected node and its second run, and whether it leads to a drain.
 type SecondRunCase = (&'static str, fn(&mut PolicyFixture), bool);
 
 #[test]
@@ -124,7 +124,7 @@ fn what_no_passing_cause_explains_is_drained_at_once() {
         ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
         ("the driver says so", |w| {
             w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);
-            // In one output, which no second look repeats.
+            // The error is in one output, and no second measurement repeats it.
             w.verdicts.findings[1].confirmed = false;
         }),
         ("the judge joined what the driver says", |w| {

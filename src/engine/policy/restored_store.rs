@@ -1,8 +1,7 @@
 //! Whether a cluster's store is an older copy than the one with fabricgate's drain.
 //!
-//! Pure. A user who removes a drain leaves fabricgate's other entries in place and increases
-//! the node's version. A restored etcd has the node as it was before.
-//! the node's version a newer one. An etcd that was restored has the node as it was before.
+//! Pure. A user who removes a drain leaves fabricgate's other entries in place and increases the
+//! node's version. A restored etcd has the node as it was before.
 
 use super::journal_state::{JournalState, OwnDrain};
 use super::{node_state, slurm_extra_field};
@@ -10,8 +9,9 @@ use model::kubernetes_node::{CERTIFICATE, KubernetesNode};
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerNode;
 
-/// Whether the node is as it was before this drain. Another node of the same name is not, nor
-/// is one with the reason still on it: a user who removes a taint may leave the reason.
+/// Whether the node is in its state before this drain. Another node of the same name does not
+/// count, and neither does one that still carries the reason: a user who removes a taint may leave
+/// the reason.
 pub(super) fn is_before_drain(
     now: &SchedulerNode,
     drain: &OwnDrain,

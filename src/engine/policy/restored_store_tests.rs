@@ -1,4 +1,4 @@
-//! A store that was restored, and people who take away what we wrote.
+//! A restored store, and users who remove fabricgate's marks.
 
 use super::*;
 use crate::policy::action_policy::Policy;
@@ -12,13 +12,13 @@ use model::verdict::Outcome;
 
 const NODE: &str = "d0n0";
 
-/// One node that we drained yesterday, with its marks, and what it was before: one
-/// that had passed, or one of which nothing had been said.
+/// One node that fabricgate drained yesterday, with its marks and its earlier state: it had passed,
+/// or had no mark.
 fn drained(had_passed: bool) -> PolicyFixture {
     drained_under(had_passed, Policy::default().marks)
 }
 
-/// The same where the site writes these marks.
+/// [`drained`] for a site that writes these marks.
 fn drained_under(had_passed: bool, names: MarkNames) -> PolicyFixture {
     let mut world = PolicyFixture::with_blocks(1, 4).on_kubernetes();
     world.policy.marks = names;
@@ -68,7 +68,7 @@ fn restored(world: &mut PolicyFixture, version: &str) {
     world.object(NODE).version = version.to_owned();
 }
 
-/// What is to be made again at once.
+/// Drains that must be repeated immediately.
 fn lost(world: &PolicyFixture) -> Vec<String> {
     let live = world.live.as_ref().expect("asked");
     let lost = lost_drains::find_lost_drains(live, &world.ledger, &world.policy.marks).lost;
@@ -83,7 +83,7 @@ fn is_undone(world: &PolicyFixture) -> bool {
 #[test]
 fn a_drain_that_a_restored_store_lost_was_not_undone_by_a_person() {
     for had_passed in [true, false] {
-        // As it was, and after heartbeats or a bumped revision.
+        // The same version, and versions after heartbeats or a bumped revision.
         for version in ["100", "99", "5000"] {
             let mut world = drained(had_passed);
             assert!(!is_undone(&world));
@@ -173,14 +173,14 @@ fn what_is_said_again_leaves_what_tells_that_the_store_is_older() {
             *world.node(NODE) = written(&world.node(NODE).clone(), &change);
         }
         assert!(!is_undone(&world), "{had_passed}");
-        // It no longer claims a pass all the same.
+        // The condition no longer claims a pass.
         let status = |it: &FabricNodeCondition| it.status.clone();
         let condition = world.object(NODE).condition.as_ref().map(status);
         assert_eq!(condition.as_deref(), had_passed.then_some("False"));
     }
 }
 
-/// Takes away what `kubectl` can: taints, labels and annotations.
+/// Removes everything that `kubectl` can remove: taints, labels and annotations.
 fn cleared(world: &mut PolicyFixture) {
     world.state(NODE, &["IDLE"]).reason = None;
     let object = world.object(NODE);
@@ -198,7 +198,7 @@ fn defect_1_a_person_is_believed_where_nothing_was_written_that_would_tell_other
     cleared(&mut world);
     assert!(is_undone(&world));
     assert_eq!(lost(&world), [""; 0]);
-    // It writes no certificate: the one of before stays through a drain.
+    // The site writes no certificate: the earlier one stays through a drain.
     let mut world = drained_under(true, MarkNames { extra: false, ..all.clone() });
     let certificate = r#"{"v":1,"outcome":"pass","run":"run0","at":""}"#.to_owned();
     let before = world.ledger.drains.get_mut(&NODE.into()).expect("ours");
@@ -208,7 +208,7 @@ fn defect_1_a_person_is_believed_where_nothing_was_written_that_would_tell_other
     world.object(NODE).annotations.insert(CERTIFICATE.to_owned(), certificate);
     assert!(is_undone(&world));
     assert_eq!(lost(&world), [""; 0]);
-    // Taken over from another journal: what it wrote is not known.
+    // The drain comes from another journal: the marks that it wrote are unknown.
     let mut world = drained(false);
     let own = world.ledger.drains[&NODE.into()].clone();
     let (action, before) = (Box::new(own.action), Box::new(own.before));

@@ -1,9 +1,9 @@
-//! Which nodes to measure now, under which profile, and why; and for every other node the
-//! reason why not.
+//! Selects the nodes to measure now, with profile and reason; and gives the reason for every other
+//! node.
 //!
-//! Pure, and a decision about measuring only: the gate's turn after the measurement decides
-//! about the node. A node that is in use, left alone, or reserved is never selected, whatever
-//! is due for it.
+//! Pure, and a decision about measuring only: the gate's turn after the measurement decides about
+//! the node. A node that is in use, left alone, or reserved is never selected, even if a
+//! measurement is due.
 
 pub mod attempts;
 mod eligibility;

@@ -32,11 +32,11 @@ pub struct EvidenceRun {
     pub created: String,
     /// When it was made, in seconds since 1970.
     pub created_unix: i64,
-    /// Every step of its plan was tried.
+    /// Whether every step of its plan was tried.
     pub complete: bool,
-    /// It measured nodes, not a simulated fabric or a stored run.
+    /// Whether it measured nodes, not a simulated fabric or a stored run.
     pub real: bool,
-    /// A simulated fabric answered, also if its run was replayed.
+    /// Whether a simulated fabric produced the outputs; true for a replay of such a run as well.
     pub simulated: bool,
     /// Why its certificates would not count here: certificates must be signed, and no key is
     /// available.
@@ -52,7 +52,7 @@ pub struct Situation<'a> {
     pub verdicts: &'a Verdicts,
     /// The claims of the whole fleet: the denominator of the budgets.
     pub fleet: &'a Claims,
-    /// How much of the plan returned, if a plan was run.
+    /// How much of the plan returned, if a plan ran.
     pub coverage: Option<PlanCoverage>,
     /// The run at hand.
     pub run: &'a EvidenceRun,

@@ -17,7 +17,6 @@ use model::id::DomainName;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// fabricgate's key.
 const KEY: &str = "fabricgate";
 
 /// The version of the value's format.
@@ -27,7 +26,6 @@ const VERSION: u32 = 1;
 /// ssh that is the whole command, and a list of nodes may take half of it.
 const LONGEST: usize = 32 * 1024;
 
-/// The value under the key.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ExtraFieldEntry {
     v: u32,
@@ -142,8 +140,8 @@ pub(super) fn has_entry(extra: &str) -> bool {
     parse_keys(extra).is_some_and(|found| found.iter().any(|(key, _)| key == KEY))
 }
 
-/// The field with an entry for this mark: `Ok(None)` if it has it already, and an error message
-/// if the field must not be written.
+/// The field with an entry for this mark: `Ok(None)` if it already has it, and an error message if
+/// the field must not be written.
 pub(super) fn with_entry(extra: &str, mark: &VerdictMark) -> Result<Option<String>, String> {
     let Some(found) = parse_keys(extra) else {
         return Err(format!(

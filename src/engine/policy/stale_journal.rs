@@ -42,7 +42,7 @@ pub fn last_turn(live: &SchedulerSnapshot, ledger: &JournalState) -> Option<u64>
     turns.filter(|turn| turn.saturating_sub(ledger.epoch) < FARTHEST).max()
 }
 
-/// Whether its drain is of a turn that the journal has not reached, or reached after the drain
+/// Whether its drain belongs to a turn that the journal has not reached, or reached after the drain
 /// was made.
 fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> bool {
     let Some(reason) = node_state::own_reason(node).filter(|_| node_state::has_drain(node)) else {
@@ -64,7 +64,8 @@ fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> 
     }
 }
 
-/// Whether its mark is newer, and neither of the run at hand nor accepted since.
+/// Whether its mark is newer, belongs to another run than the current one, and was not accepted
+/// since.
 fn has_newer_mark(node: &SchedulerNode, ledger: &JournalState, run: &str) -> bool {
     let Some(said) = newer_mark(node, ledger).filter(|said| said.run != run) else { return false };
     let reset = ledger.reset.as_ref().and_then(|reset| to_second(&reset.at));
@@ -116,7 +117,8 @@ mod tests {
     use model::kubernetes_node::CERTIFICATE;
     use model::verdict::Outcome;
 
-    /// A journal in its seventh turn, and a node drained in fabricgate's form and not in it.
+    /// A journal in its seventh turn, and a node whose drain has fabricgate's form and is not in
+    /// the journal.
     fn world(reason: &str, ago: i64) -> PolicyFixture {
         let mut world = PolicyFixture::with_blocks(2, 9);
         let began = stamp(100_000);
@@ -164,7 +166,7 @@ mod tests {
         let meant = RecentIntent { run: RUN.to_owned(), reason: String::new() };
         late.ledger.recent_intents.insert("d0n1".into(), [meant].into());
         assert_eq!(tripped(&late), None);
-        // A user has seen it and reset the breaker.
+        // A user has inspected it and reset the breaker.
         let mut seen = world(&format!("fabricgate:{RUN}:nvlink-low e8"), 60);
         seen.ledger.reset = Some(stamp(30));
         assert_eq!(tripped(&seen), None);
@@ -191,8 +193,8 @@ mod tests {
         assert_eq!(tripped(&said(&format_rfc3339(NOW - 200_000))), None, "of before the journal");
     }
 
-    /// A node that this journal had drained and a later turn released: on both control planes,
-    /// as the later journal's marks show it.
+    /// A node that this journal drained and a later turn released: on both control planes, with the
+    /// later journal's marks.
     fn given_back(is_kubernetes: bool) -> PolicyFixture {
         let mut world = PolicyFixture::with_blocks(2, 9);
         if is_kubernetes {
@@ -246,7 +248,7 @@ mod tests {
             let events = journal_events::collect_events(&world.situation(), &world.policy);
             let is_it = |it: &JournalEvent| matches!(it, JournalEvent::Forgotten { .. });
             assert!(events.iter().any(is_it), "{is_kubernetes}: it is in no budget: {events:?}");
-            // A user has seen it and reset the breaker: the marks stay.
+            // A user has inspected it and reset the breaker: the marks stay.
             world.ledger.reset = Some(ClockStamp { at: format_rfc3339(NOW - 30), ..stamp(30) });
             assert_eq!(tripped(&world), None, "{is_kubernetes}");
             assert_eq!(said_again(&world), 0, "{is_kubernetes}");
@@ -305,7 +307,7 @@ mod tests {
         assert!(told.contains("drains at a time: 17 of 18"), "{told}");
         world.node("d0n1").reason_at = Some(NOW - 4_000);
         assert!(left(&world).contains("drains within the hour: 18 of 18"), "{}", left(&world));
-        // A drain of others is in no budget.
+        // Drains by other users are in no budget.
         world.node("d0n1").reason = Some("psu".to_owned());
         assert!(left(&world).contains("drains at a time: 18 of 18"));
     }

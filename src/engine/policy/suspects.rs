@@ -15,7 +15,6 @@ use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 /// A node and the findings that blame it, worst first.
 #[derive(Debug)]
 pub(super) struct SuspectNode<'a> {
-    /// The node.
     pub node: &'a NodeName,
     /// The domain that claims it.
     pub domain: Option<&'a DomainName>,
@@ -23,7 +22,7 @@ pub(super) struct SuspectNode<'a> {
     pub findings: Vec<&'a Finding>,
 }
 
-/// Groups findings by the node they blame, the worst node first; findings that blame no node
+/// Groups findings by the node that they blame, the worst node first; findings that blame no node
 /// are withheld.
 pub(super) fn collect_suspects<'a>(
     verdicts: &'a Verdicts,
@@ -51,7 +50,7 @@ pub(super) fn collect_suspects<'a>(
             SuspectNode { node, domain, findings }
         })
         .collect();
-    // The worst come first into the budget; names break ties.
+    // The worst nodes are first to use the budget; names break ties.
     suspects
         .sort_by(|a, b| compare_severity(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
     suspects

@@ -1,9 +1,9 @@
-//! A corrected topology file as a proposal for a user to review: the block of each node, the
-//! new file, and its faults.
+//! A corrected topology file as a proposal for a user to review: the block of each node, the new
+//! file, and its faults.
 //!
-//! Pure: texts in, texts out. fabricgate never installs the file: that is the site's decision.
-//! A node is only ever put into a block, never removed from all: removal holds users' jobs for
-//! good, where a drain lets them wait.
+//! Pure: texts in, texts out. fabricgate never installs the file: that is the site's decision. A
+//! proposal only moves nodes into blocks and never removes one from all blocks: removal holds
+//! users' jobs for good, while a drain lets them wait.
 
 mod faults;
 mod moving;
@@ -88,7 +88,7 @@ impl SlurmVersion {
     /// The first version that reads `topology.yaml` and accepts blocks below their size.
     const WITH_YAML: Self = Self { year: 25, month: 5 };
 
-    /// The version in what `scontrol --version` prints: `slurm-wlm 26.05.5`.
+    /// The version in the output of `scontrol --version`: `slurm-wlm 26.05.5`.
     pub fn parse(text: &str) -> Option<Self> {
         text.split_whitespace().find_map(|word| {
             let mut numbers = word.split('.').map(|number| number.parse().ok());
@@ -238,13 +238,11 @@ fn block_groups(said: &SourceReport) -> impl Iterator<Item = &NodeGroup> {
     said.groups.iter().filter(|group| group.kind == NodeGroupKind::Domain)
 }
 
-/// The blocks of one topology.
 fn topology_blocks(said: &SourceReport, topology: Option<&str>) -> TopologyBlocks {
     let own = block_groups(said).filter(|group| group.topology.as_deref() == topology);
     own.map(|group| (group.name.clone(), group.nodes.iter().cloned().collect())).collect()
 }
 
-/// Selects the topology to change.
 fn choose_topology(
     form: TopologyForm,
     said: &SourceReport,

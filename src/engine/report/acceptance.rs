@@ -1,7 +1,7 @@
-//! An acceptance document for people: in a terminal, as text for the acceptance
-//! file, as a page, and for pipelines.
+//! An acceptance document for readers: in a terminal, as text for the acceptance file, as a page,
+//! and for pipelines.
 //!
-//! All four say what the document says, and none says more.
+//! All four have the content of the document and nothing else.
 
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
@@ -21,14 +21,13 @@ use model::verdict::Outcome;
 const TEMPLATE: &str = include_str!("../../../reports/acceptance.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
 
-/// Rows of one table in a document for people.
+/// Most rows of one table in a document for readers.
 const ROWS: usize = 500;
-/// Lines of one list in a terminal.
+/// Most lines of one list in a terminal.
 const LINES: usize = 20;
-/// Longest text of one cell.
+/// Longest text of one cell, in characters.
 const LONGEST: usize = 400;
 
-/// A table.
 #[derive(Debug, Serialize)]
 struct AcceptanceTable {
     head: Vec<String>,
@@ -36,7 +35,6 @@ struct AcceptanceTable {
     more: usize,
 }
 
-/// A piece of the document.
 #[derive(Debug, Serialize)]
 struct AcceptanceSection {
     title: &'static str,
@@ -44,7 +42,7 @@ struct AcceptanceSection {
     table: Option<AcceptanceTable>,
 }
 
-/// The document, as it is printed.
+/// The document as printed.
 #[derive(Debug, Serialize)]
 struct AcceptanceSheet {
     tone: &'static str,
@@ -55,7 +53,7 @@ struct AcceptanceSheet {
     signed: Option<String>,
 }
 
-/// The outcome whose colour something has.
+/// The outcome that gives the colour.
 fn outcome_of(accepted: AcceptanceOutcome) -> Outcome {
     match accepted {
         AcceptanceOutcome::Pass => Outcome::Pass,
@@ -67,7 +65,7 @@ fn outcome_of(accepted: AcceptanceOutcome) -> Outcome {
 fn headline_text(acceptance: &Acceptance) -> String {
     let of = |accepted| acceptance.nodes.iter().filter(|it| it.accepted == accepted).count();
     let nodes = count_noun(acceptance.nodes.len(), "node", "nodes");
-    // As nodes count them: one that was set aside was held again.
+    // Counted as nodes count rounds: a round that was set aside was repeated.
     let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
     let held = acceptance.rounds.iter().filter(counts).count();
     let simulated =
@@ -85,7 +83,7 @@ fn format_minutes(minutes: f64) -> String {
     if minutes < 120.0 { format!("{minutes:.1} min") } else { format!("{:.1} h", minutes / 60.0) }
 }
 
-/// What was asked for, in words.
+/// The request as text.
 fn describe_request(acceptance: &Acceptance) -> String {
     let asked = &acceptance.asked;
     let mut words = Vec::new();
@@ -98,7 +96,6 @@ fn describe_request(acceptance: &Acceptance) -> String {
     words.join(", ")
 }
 
-/// Why it ended, in words.
 fn describe_end(acceptance: &Acceptance) -> String {
     match (&acceptance.stop, acceptance.state) {
         (Some(stop), _) => {
@@ -125,12 +122,12 @@ fn describe_loads(acceptance: &Acceptance) -> String {
     format!("{} in {passes}, {times}{real}", format_minutes(total))
 }
 
-/// The nodes that have something in common, folded.
+/// Nodes with a common value as a host list.
 fn fold_nodes(nodes: &[&NodeAcceptance]) -> String {
     to_plain(&hostlist::fold(nodes.iter().map(|it| it.node.as_str()))).into_owned()
 }
 
-/// Nodes by their outcome, worst first.
+/// Nodes by outcome, worst first.
 fn group_by_reason(
     acceptance: &Acceptance,
 ) -> Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> {
@@ -146,7 +143,7 @@ fn group_by_reason(
     groups
 }
 
-/// For a terminal.
+/// Renders the document for a terminal.
 pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     let tone = outcome_colour(outcome_of(acceptance.accepted));
@@ -180,7 +177,6 @@ pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String
     page.out
 }
 
-/// What was held against what.
 fn all_comparisons(
     acceptance: &Acceptance,
 ) -> impl Iterator<Item = (&'static str, &RunComparison)> {
@@ -202,7 +198,7 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
         ("expectations", acceptance.thresholds_digest.as_deref().map_or("-".to_owned(), text)),
         ("fabricgate", text(&acceptance.version)),
     ];
-    // Of one accepted node it may not be known, and then it is not known of all.
+    // If it is unknown for one accepted node, it is unknown for all.
     let accepted = acceptance.nodes.iter().filter(|node| node.accepted == AcceptanceOutcome::Pass);
     let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
     let detectable = each.into_iter().flatten().reduce(f64::max);
@@ -325,8 +321,8 @@ fn soaks_section(acceptance: &Acceptance) -> AcceptanceSection {
     AcceptanceSection { title: "Load", lines, table: build_table(&head, rows.collect()) }
 }
 
-/// The least of every test over all nodes and rounds: a node's own are in the
-/// document for programs.
+/// The minimum of every test over all nodes and rounds: the document for programs has the minima of
+/// each node.
 fn minima_section(acceptance: &Acceptance) -> AcceptanceSection {
     let mut least: std::collections::BTreeMap<(&str, &str), (&NodeAcceptance, f64, Option<f64>)> =
         std::collections::BTreeMap::new();
@@ -362,7 +358,7 @@ fn minima_section(acceptance: &Acceptance) -> AcceptanceSection {
     }
 }
 
-/// As a page that needs no network.
+/// Renders a page that needs no network.
 pub fn render_page(acceptance: &Acceptance) -> Result<String, ReportError> {
     #[derive(Serialize)]
     struct AcceptancePage {
@@ -380,7 +376,7 @@ pub fn render_page(acceptance: &Acceptance) -> Result<String, ReportError> {
     Ok(environment.get_template("acceptance.html")?.render(Serde(shown))?)
 }
 
-/// As Markdown, for the acceptance file.
+/// Renders Markdown, for the acceptance file.
 pub fn render_markdown(acceptance: &Acceptance) -> String {
     let sheet = build_sheet(acceptance);
     let mut out = format!("# {}: {}\n\n", sheet.word, escape_markdown(&sheet.headline));
@@ -417,7 +413,7 @@ pub fn render_markdown(acceptance: &Acceptance) -> String {
     out
 }
 
-/// Text that Markdown takes for nothing else.
+/// Escapes text for Markdown.
 fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in to_plain(text).chars() {
@@ -435,10 +431,10 @@ fn escape_markdown(text: &str) -> String {
     out
 }
 
-/// For pipelines: a suite per round with a case per node, and before them one
-/// with a case per node for all rounds together. Unknown is an error and not
-/// skipped, because pipelines count a skipped test as fine; skipped is only what a
-/// round did not show that was set aside and held again.
+/// Renders JUnit for pipelines: a suite per round with a case per node, preceded by a suite with a
+/// case per node for all rounds together. Unknown is an error and not skipped, because pipelines
+/// count a skipped test as passed; only cases of a round that was set aside and repeated are
+/// skipped.
 pub fn render_junit(acceptance: &Acceptance) -> String {
     struct AcceptanceJunitCase {
         name: String,
@@ -469,7 +465,7 @@ pub fn render_junit(acceptance: &Acceptance) -> String {
             outcome: node.outcome,
             message: clip(&node.reason, LONGEST),
             seconds: round.minutes * 60.0,
-            // What the round was held again for is no error of this node.
+            // The cause of the repeated round is not an error of this node.
             is_aside: round.set_aside
                 && node.outcome == Outcome::Unknown
                 && is_participant(acceptance, node.node.as_str()),
@@ -518,7 +514,7 @@ pub fn render_junit(acceptance: &Acceptance) -> String {
     xml.finish()
 }
 
-/// Whether a node was not what the round was held again for.
+/// Whether a node was not the cause of the repeated round.
 fn is_participant(acceptance: &Acceptance, node: &str) -> bool {
     let known = acceptance.nodes.iter().find(|it| it.node.as_str() == node);
     known.is_some_and(|it| it.out.is_none())

@@ -1,9 +1,8 @@
-//! An action plan for people: what stops it, what is proposed and why, what is
-//! not and why not, and what became of it.
+//! An action plan for readers: the freeze, the proposals with reasons, the withheld actions with
+//! reasons, and the results.
 //!
-//! Pure. Equal actions are listed once, with their nodes as a host
-//! list, so that a plan for ten thousand nodes is read as quickly as one for
-//! ten. `actions.json` has every line.
+//! Pure. Equal actions are listed once, with their nodes as a host list, so that a plan for ten
+//! thousand nodes is read as quickly as one for ten. `actions.json` has every action.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -20,32 +19,32 @@ use model::run::simulation_notice;
 use model::verdict::Outcome;
 use model::{hostlist, shell_quote};
 
-/// Lines of one list that are shown before the rest is only counted.
+/// Most lines of one list; the rest are counted.
 const MOST: usize = 20;
-/// Calls of one kind that are shown: they differ by what others say on nodes.
+/// Most displayed calls of one kind: they differ by text of other users on the nodes.
 const CALLS: usize = 5;
-/// Longest sentence taken over from a plan.
+/// Longest sentence taken from a plan.
 const LONGEST: usize = 600;
-/// Longest host list inside a command. One that is cut could still be run, on
-/// fewer nodes than are meant, so a longer one is named and not shown.
+/// Longest host list inside a command, in characters. A cut list could still be run, on fewer nodes
+/// than intended, so a longer one is mentioned and not displayed.
 const LONGEST_LIST: usize = 1_000;
-/// What stands between two commands of one line, and is no word of either.
+/// Separates two commands on one line and is not an argument of either.
 const AND: &str = "&&";
-/// Longest host list inside a sentence: it should stay on its line.
+/// Longest host list inside a sentence, so that it stays on its line.
 const SHOWN_LIST: usize = 56;
 
-/// A plan on a page of its own.
+/// Renders a plan on a page of its own.
 pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> String {
     let mut page = TerminalPage::new(style);
     if let Some(text) = simulation_notice(plan.simulated) {
         page.warning(text);
     }
     write_section(&mut page, plan, budgets);
-    // Sections are set apart from what stands before them; here nothing does.
+    // Sections begin with an empty line; here nothing precedes them.
     page.out.trim_start_matches('\n').to_owned()
 }
 
-/// A plan as part of a page: `budgets` is one sentence for each budget.
+/// Writes a plan as part of a page: `budgets` is one sentence for each budget.
 pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets: &[String]) {
     let summary = ActionSummary::from_plan(plan);
     if let Some(frozen) = &summary.frozen {
@@ -60,7 +59,7 @@ pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets:
     }
     for group in &summary.groups {
         for call in &group.calls {
-            // Commands are never wrapped: they are there to be copied.
+            // Commands are never wrapped, so that users can copy them.
             let _ = writeln!(page.out, "  {} {call}", command_prompt(plan.simulated));
         }
         if 0 < group.more_calls {
@@ -85,7 +84,7 @@ pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets:
     }
 }
 
-/// What stands before a command: of a simulated run none is there to be run.
+/// The text in front of a command: commands of a simulated run are not meant to be run.
 pub(super) fn command_prompt(is_simulated: bool) -> &'static str {
     if is_simulated { "#" } else { "$" }
 }
@@ -101,31 +100,27 @@ fn write_lines(page: &mut TerminalPage, lines: &[String], indent: usize) {
     }
 }
 
-/// A plan in words, alike things together.
+/// A plan as text, with equal entries grouped.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionSummary {
-    /// Why nothing is drained or relabelled, where something stops that.
+    /// Why nothing is drained or relabelled, if something prevents it.
     pub(super) frozen: Option<String>,
-    /// What is proposed.
     pub(super) groups: Vec<ActionGroup>,
-    /// What is not, by reason.
+    /// Withheld actions, by reason.
     pub(super) withheld: Vec<String>,
-    /// What became of what was carried out, the worst first.
+    /// Results of executed actions, the worst first.
     pub(super) records: Vec<String>,
 }
 
-/// Actions that are one to a reader.
+/// Actions with the same text.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionGroup {
-    /// What is done and to whom.
+    /// The action and its nodes.
     pub(super) title: String,
-    /// Commands that do it.
     pub(super) calls: Vec<String>,
-    /// Further commands of this kind.
     pub(super) more_calls: usize,
-    /// The nodes those are for.
     pub(super) more_nodes: String,
-    /// Who, why, and at which price.
+    /// Nodes, reasons and prices.
     pub(super) whys: Vec<String>,
 }
 
@@ -154,7 +149,7 @@ fn group_in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) ->
     out
 }
 
-/// The order in which kinds are summary: what takes nodes away comes first.
+/// The order of the kinds: actions that take nodes out of service come first.
 fn kind_rank(kind: ActionKind) -> (u8, &'static str) {
     match kind {
         ActionKind::Drain => (0, "drain"),
@@ -168,7 +163,7 @@ fn group_actions(actions: &[Action]) -> Vec<ActionGroup> {
     type ActionGroupKey<'a> = ((u8, &'static str), &'a str, Option<VerdictMark>);
     let mut by_kind: BTreeMap<ActionGroupKey<'_>, Vec<&Action>> = BTreeMap::new();
     for action in actions {
-        // Where each was measured makes no two of what is one to a reader.
+        // Equal actions stay one group even if the nodes were measured in different domains.
         let alike =
             |mark: &VerdictMark| VerdictMark { domain: None, boot_id: None, ..mark.clone() };
         let key = (kind_rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
@@ -180,7 +175,7 @@ fn group_actions(actions: &[Action]) -> Vec<ActionGroup> {
 fn build_group(word: &str, actions: &[&Action]) -> ActionGroup {
     let calls =
         group_in_order(actions.iter().map(|action| (command_template(action), &action.node)));
-    // Most nodes first: what the others get differs by what was there before.
+    // Most nodes first: the calls for the others depend on earlier text on these nodes.
     let mut calls: Vec<_> = calls.into_iter().filter(|(call, _)| !call.is_empty()).collect();
     calls.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
     let hidden = calls.split_off(calls.len().min(CALLS));
@@ -217,18 +212,17 @@ fn format_price(price: f64) -> String {
     }
 }
 
-/// The word of a command that names its node.
+/// The argument of a command that names its node.
 fn node_argument(node: &NodeName) -> String {
     format!("NodeName={node}")
 }
 
-/// A command without its node.
 fn command_template(action: &Action) -> Vec<Option<&str>> {
     let naming = node_argument(&action.node);
     action.command.iter().map(|word| (*word != naming).then_some(word.as_str())).collect()
 }
 
-/// A command with all the nodes that get it.
+/// A command with all its nodes.
 fn fill_template(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
     let list = hostlist::fold(nodes.iter().map(|node| node.as_str()));
     let list = match list.len() {
@@ -243,7 +237,7 @@ fn fill_template(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
     calls.map(shell_quote::join_quoted).collect::<Vec<_>>().join(&format!(" {AND} "))
 }
 
-/// Nodes for a sentence: the one, or a host list and how many.
+/// Nodes for a sentence: a single node, or a host list with its count.
 fn format_nodes<T: Borrow<NodeName>>(nodes: &[T]) -> String {
     match nodes {
         [] => "no node".to_owned(),
@@ -271,7 +265,7 @@ fn describe_withheld(plan: &ActionPlan) -> Vec<String> {
     let mut by_why =
         group_in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
     if MOST < by_why.len() {
-        // Not all are shown, so those that concern most nodes come first.
+        // Not all are displayed, so those that concern most nodes come first.
         by_why.sort_by_key(|(_, whats)| std::cmp::Reverse(whats.len()));
     }
     by_why
@@ -289,7 +283,7 @@ fn describe_withheld(plan: &ActionPlan) -> Vec<String> {
         .collect()
 }
 
-/// How an action ended, for people; what needs their eyes comes first.
+/// The result of an action as text; results that need attention come first.
 fn result_text(result: ActionResult) -> (u8, &'static str) {
     match result {
         ActionResult::Failed => (0, "failed"),
@@ -301,7 +295,7 @@ fn result_text(result: ActionResult) -> (u8, &'static str) {
     }
 }
 
-/// What became of actions, in words, the worst first.
+/// The results of actions as text, the worst first.
 pub(super) fn describe_records(records: &[ActionRecord]) -> Vec<String> {
     let key = |r: &'_ ActionRecord| (result_text(r.result), kind_rank(r.kind));
     let mut alike = group_in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));

@@ -1,5 +1,4 @@
-//! What a person reads of a plan: everything in a small one, and the gist of a
-//! large one.
+//! Tests of a plan as text: a small plan is complete, a large one is summarised.
 
 use super::*;
 use crate::report::fixture;
@@ -37,7 +36,7 @@ fn record(kind: ActionKind, node: &str, result: ActionResult, detail: &str) -> A
     ActionRecord { kind, node, result, detail, at: "2026-03-04T05:07:00.000Z".to_owned() }
 }
 
-/// A plan with everything that a plan can have.
+/// A plan with every kind of content.
 fn whole() -> ActionPlan {
     use ActionKind::{Certify, Drain, Relabel, Release};
     let reason = "Reason=fabricgate:nvlink-low:r2 e3";
@@ -120,7 +119,7 @@ fn ten_thousand_nodes_are_a_few_dozen_lines_and_none_is_lost() {
                 let why = format!("gpu {node}:0 degraded: {at} low");
                 actions.push(action(ActionKind::Drain, &node, &["State=DRAIN"], &why));
             }
-            // Scattered, and each with features of its own.
+            // Scattered nodes, each with its own features.
             13 | 37 => {
                 let own = format!("ActiveFeatures=of-{at},fabric_verified");
                 let certify = action(ActionKind::Certify, &node, &[&own], "passed run r2");
@@ -195,7 +194,7 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
         assert!(text.contains("not known yet: drain node0009: the controller did not"), "{text}");
         assert!(text.contains("done: certify node[0012-0013] (2 nodes)"), "{text}");
     }
-    // An explanation keeps to its node.
+    // An explanation stays with its node.
     let plan = run.actions.as_mut().expect("a plan");
     plan.actions[1].findings.push(finding.clone());
     let told = crate::report::explain::explain(&run, &finding).expect("known");

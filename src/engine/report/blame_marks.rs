@@ -1,7 +1,7 @@
-//! Which lines, columns and cells of a grid a finding points at.
+//! The lines, columns and cells of a grid that a finding blames.
 //!
-//! A mark is drawn only where the cells bear the finding out: a blamed GPU is
-//! not marked in a matrix that shows it healthy.
+//! A mark is drawn only if the cells confirm the finding: a blamed GPU is not marked in a matrix
+//! that shows it healthy.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,19 @@ use model::verdict::{Direction, Finding, Locus, LocusKind};
 /// The blamed parts of one grid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GridBlame {
-    /// Lines (sources, or nodes).
+    /// Sources, or nodes.
     pub(super) rows: Vec<usize>,
-    /// Columns (destinations).
+    /// Destinations.
     pub(super) cols: Vec<usize>,
-    /// Single cells.
     pub(super) cells: Vec<(usize, usize)>,
 }
 
 impl GridBlame {
-    /// Whether nothing here is blamed.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.cols.is_empty() && self.cells.is_empty()
     }
 
-    /// Puts everything in order, each once.
+    /// Sorts all lists and removes duplicates.
     fn normalize(&mut self) {
         for list in [&mut self.rows, &mut self.cols] {
             list.sort_unstable();
@@ -37,7 +35,7 @@ impl GridBlame {
     }
 }
 
-/// Whether a finding is about the domain of this grid, as far as both tell.
+/// Whether a finding is about the domain of this grid, as far as both name one.
 fn is_same_domain(finding: &Finding, grid: &HeatmapGrid) -> bool {
     finding.locus.domain.as_ref().zip(grid.domain.as_ref()).is_none_or(|(a, b)| a == b)
 }
@@ -49,19 +47,17 @@ pub(super) fn names_test(finding: &Finding, grid: &HeatmapGrid) -> bool {
     finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).any(same)
 }
 
-/// A grid in which findings are looked for.
+/// A grid in which findings are located.
 pub(super) struct BlameFinder<'g> {
     grid: &'g HeatmapGrid,
     lines: [GridLines<'g>; 2],
 }
 
 impl<'g> BlameFinder<'g> {
-    /// For about so many findings.
     pub(super) fn new(grid: &'g HeatmapGrid, findings: usize) -> Self {
         Self { grid, lines: [&grid.rows, &grid.cols].map(|ends| GridLines::new(ends, findings)) }
     }
 
-    /// What one finding blames.
     pub(super) fn find(&self, finding: &Finding) -> GridBlame {
         if !is_same_domain(finding, self.grid) {
             return GridBlame::default();
@@ -75,7 +71,7 @@ impl<'g> BlameFinder<'g> {
     }
 }
 
-/// What the findings blame in this grid.
+/// The parts of this grid that the findings blame.
 pub(super) fn blame_grid(findings: &[Finding], grid: &HeatmapGrid) -> GridBlame {
     let mut blame = GridBlame::default();
     let marked = BlameFinder::new(grid, findings.len());
@@ -88,8 +84,8 @@ pub(super) fn blame_grid(findings: &[Finding], grid: &HeatmapGrid) -> GridBlame 
     blame
 }
 
-/// Whether the cells of a part are not as expected: any of them where the
-/// finding rests on this test, most of them in any other.
+/// Whether the cells of a part are not as expected: any of them if the finding cites this test,
+/// most of them in any other test.
 fn is_borne_out(finding: &Finding, part: &GridBlame, grid: &HeatmapGrid) -> bool {
     let (mut all, mut bad) = (0, 0);
     let mut look = |row: usize, col: usize| {
@@ -108,11 +104,11 @@ fn is_borne_out(finding: &Finding, part: &GridBlame, grid: &HeatmapGrid) -> bool
     if names_test(finding, grid) { 0 < bad } else { all < 2 * bad }
 }
 
-/// The lines, or the columns, of a grid by their nodes. All nodes of a fleet can be in one
-/// grid, and on a bad day as many findings are looked for there.
+/// The lines, or the columns, of a grid by their nodes. A grid can contain all nodes of a fleet,
+/// and as many findings may be located in it.
 struct GridLines<'g> {
     ends: &'g [GridEnd],
-    /// Not made for a few findings.
+    /// Not built for a few findings.
     by_node: Option<BTreeMap<&'g NodeName, Vec<usize>>>,
 }
 
@@ -131,7 +127,7 @@ impl<'g> GridLines<'g> {
         Self { ends, by_node }
     }
 
-    /// Those of a node, in order.
+    /// The lines of a node, in order.
     fn lines_of_node(&self, node: &NodeName) -> Vec<usize> {
         match &self.by_node {
             Some(of) => of.get(node).cloned().unwrap_or_default(),
@@ -143,8 +139,8 @@ impl<'g> GridLines<'g> {
         }
     }
 
-    /// Where a part sits: its own line, all lines of its node where no GPU is
-    /// named, or its node's one line in a grid of nodes.
+    /// The position of a part: its own line, all lines of its node if no GPU is named, or its
+    /// node's one line in a grid of nodes.
     fn lines_of_part(&self, node: &NodeName, gpu: Option<u32>) -> Vec<usize> {
         let mut own = self.lines_of_node(node);
         own.retain(|at| {
@@ -154,7 +150,7 @@ impl<'g> GridLines<'g> {
         own
     }
 
-    /// Those that go by this name: `node`, or `node:gpu`.
+    /// Lines with this name: `node`, or `node:gpu`.
     fn lines_named(&self, name: &str) -> Vec<usize> {
         let host = name.rsplit_once(':').map(|(node, _)| NodeName::from(node));
         let mut all = self.lines_of_node(&NodeName::from(name));
@@ -165,7 +161,7 @@ impl<'g> GridLines<'g> {
     }
 }
 
-/// Where the part of a finding sits in a grid of these lines and columns.
+/// The position of a finding's part in a grid of these lines and columns.
 fn locate_part(
     finding: &Finding,
     grid: &HeatmapGrid,
@@ -224,13 +220,13 @@ fn locate_part(
     out
 }
 
-/// Where a leaf sits: its line and column, or where it meets the other one.
+/// The position of a leaf: its line and column, or its crossing with the other leaf.
 fn locate_leaf(locus: &Locus, grid: &HeatmapGrid) -> GridBlame {
     let place = |name: &str| {
         grid.rows.iter().position(|e| e.node.as_ref().is_some_and(|n| n.as_str() == name))
     };
     let mut out = GridBlame::default();
-    // A spine is named by all leaves below it, with commas between.
+    // A spine is named by all leaves below it, separated by commas.
     for leaf in locus.leaf.iter().flat_map(|l| l.split(',')).filter_map(place) {
         match locus.peer.as_deref().and_then(place) {
             Some(peer) => out.cells.extend([(leaf, peer), (peer, leaf)]),

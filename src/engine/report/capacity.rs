@@ -1,7 +1,7 @@
-//! What blocks leave schedulable, for a terminal: one line a block, then a table
-//! for each kind of block with what to make of it; levels of blocks between them.
+//! The schedulable capacity of blocks, for a terminal: one line per block, then a table and advice
+//! for each kind of block; levels of blocks between them.
 //!
-//! Shows what `act::capacity` reckoned and reckons nothing itself.
+//! Displays the results of `act::capacity` and calculates nothing itself.
 
 use std::fmt::Write as _;
 
@@ -15,13 +15,12 @@ use crate::policy::capacity::{
 };
 use model::hostlist;
 
-/// Blocks that are shown before the rest is only counted.
+/// Most displayed blocks; the rest are counted.
 const MOST: usize = 40;
 
-/// Characters of a block's name.
 const NAME: usize = 24;
 
-/// All of it.
+/// Renders the survey.
 pub fn render(survey: &CapacitySurvey, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     write_opening(&mut page, survey);
@@ -71,7 +70,6 @@ fn format_mix(mix: &SegmentMix) -> String {
     format!("jobs ask for segments of {} nodes, by their share of node time", words.join(", "))
 }
 
-/// One line a block.
 fn write_overview(page: &mut TerminalPage, survey: &CapacitySurvey) {
     let Some(first) = survey.blocks.first().and_then(|block| block.outlooks.first()) else {
         return;
@@ -103,7 +101,7 @@ fn write_overview(page: &mut TerminalPage, survey: &CapacitySurvey) {
     page.faint(&format!("expected usable nodes by segment; {assumed}"), 2);
 }
 
-/// Blocks that are alike, as the first of them and the names of the others.
+/// Equal blocks, as the first of them and the names of the others.
 fn group_blocks(survey: &CapacitySurvey) -> Vec<(&BlockSurvey, Vec<&BlockSurvey>)> {
     let mut kinds: Vec<(&BlockSurvey, Vec<&BlockSurvey>)> = Vec::new();
     for it in &survey.blocks {
@@ -194,7 +192,7 @@ fn block_name(it: &BlockSurvey) -> String {
 
 fn format_number(value: f64) -> String {
     let text = format!("{value:.2}");
-    // A price is never below nothing, only its last digit may be.
+    // A price is never negative; only rounding can give `-0.00`.
     if text == "-0.00" { "0.00".to_owned() } else { text }
 }
 

@@ -1,5 +1,5 @@
-//! Levels of blocks and jobs of a shape, for a terminal: a table for the levels, one
-//! for aggregated blocks, one for the jobs that were asked about.
+//! Levels of blocks and jobs of a shape, for a terminal: a table of levels, one of aggregated
+//! blocks, and one of the requested job shapes.
 
 use super::plain_text::{clip, list_names};
 use super::terminal_page::{TerminalPage, new_table};
@@ -7,13 +7,13 @@ use crate::policy::capacity::{
     AggregatedBlock, BlockLevel, CapacitySurvey, JobFit, JobsOfShape, SegmentPlacement,
 };
 
-/// Aggregated blocks that are shown before the rest is only counted.
+/// Most aggregated blocks that are displayed; the rest are counted.
 const MOST: usize = 40;
 
-/// Characters of the names of an aggregate's blocks.
+/// Most characters of the names of an aggregate's blocks.
 const NAMES: usize = 32;
 
-/// Blocks that are named of those in which a drain costs a job.
+/// Most blocks that are named as blocks in which a drain costs a job.
 const NAMED: usize = 4;
 
 pub(super) fn write_levels_and_jobs(page: &mut TerminalPage, survey: &CapacitySurvey) {
@@ -122,7 +122,7 @@ fn placing_text(placing: SegmentPlacement) -> &'static str {
     }
 }
 
-/// One number where it is exact.
+/// One number if it is exact, else the range.
 fn fit_text(fit: JobFit) -> String {
     if fit.at_least == fit.at_most {
         fit.at_least.to_string()

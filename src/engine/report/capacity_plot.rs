@@ -1,6 +1,5 @@
-//! Capacity as a picture: expected usable nodes against unavailability, and the
-//! price of the next drain against nodes that are out already, a line for each
-//! segment.
+//! Capacity as an image: expected usable nodes against unavailability, and the price of the next
+//! drain against the nodes that are out already, one line per segment.
 //!
 //! Every line ends at its name, so that colour is never the only sign.
 
@@ -13,7 +12,7 @@ use crate::policy::capacity::{
     CapacityBlock, CapacitySurvey, OutageAssumption, Outages, format_percent,
 };
 
-/// The picture and its margins, in pixels.
+/// The image and its margins, in pixels.
 const WIDTH: u32 = 640;
 const HEIGHT: u32 = 620;
 const LEFT: i32 = 56;
@@ -22,15 +21,15 @@ const RIGHT: i32 = 530;
 const UPPER: (i32, i32) = (44, 270);
 const LOWER: (i32, i32) = (352, 572);
 
-/// Height of the labels.
+/// In pixels.
 const TEXT: i32 = 12;
-/// Height of a line's name.
+/// In pixels.
 const LINE: i32 = 14;
 
-/// Unavailabilities that are drawn, and steps between them.
+/// The greatest unavailability drawn, and the number of steps up to it.
 const MOST: f64 = 0.10;
 const STEPS: u32 = 100;
-/// Nodes out already that are drawn.
+/// The greatest number of nodes that are out already.
 const OUT: u32 = 6;
 
 /// One segment's points, in a panel's units.
@@ -40,7 +39,7 @@ struct CapacityLine {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws the kind of block that most blocks are; nothing where there is none.
+/// Draws the most common kind of block; `None` without blocks.
 pub fn render_svg(survey: &CapacitySurvey) -> Result<Option<String>, ReportError> {
     let Some(block) = most_common_block(survey) else { return Ok(None) };
     draw_svg((WIDTH, HEIGHT), |area| draw(area, survey, block)).map(Some)
@@ -90,7 +89,7 @@ fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> 
     };
     draw_lines(&upper, area, &build_lines(&segments, &usable), false)?;
 
-    // What is out already is the axis here.
+    // The nodes that are out already are the x axis here.
     let whole = match survey.assumptions.first() {
         Some(OutageAssumption::Observed { shares }) => {
             Outages::from_observation(block.nodes, shares).ok()
@@ -173,7 +172,7 @@ fn draw_lines(
         }
         area.draw(&PathElement::new(path, line.colour.stroke_width(2)))?;
     }
-    // Names keep a line's height apart, and within the picture.
+    // Names keep a line's height of distance, and stay within the image.
     names.sort_by_key(|(y, _)| *y);
     let all = i32::try_from(names.len()).unwrap_or(i32::MAX / LINE) * LINE;
     let mut next = i32::MIN;
@@ -215,7 +214,7 @@ mod tests {
         // Seven prices of seven segments.
         assert_eq!(svg.matches("<circle").count(), 49);
         assert!(svg.contains("Expected usable nodes of a block of 18"));
-        // All nodes at none out is at the top left.
+        // All nodes usable, with none out, is at the top left.
         assert!(svg.contains("points=\"56,44 "), "{svg}");
     }
 

@@ -1,7 +1,7 @@
-//! Certificates for a terminal: a table of all, the details of one, and what came
-//! of verifying some.
+//! Certificates for a terminal: a table of all, the details of one, and the result of verifying
+//! some.
 //!
-//! Shows what `act::certificate` found and weighs nothing itself.
+//! Displays the results of `act::certificate` and adds no judgement.
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, presets};
@@ -19,22 +19,22 @@ use model::run::SIMULATION_NOTICE;
 use model::text::format_percent;
 use model::verdict::MeasuredScope;
 
-/// Characters of a name in the table.
+/// Most characters of a name in the table.
 const NAME: usize = 28;
 
-/// Characters of a list of nodes.
+/// Most characters of a list of nodes.
 const NODES: usize = 80;
 
-/// Reasons that are listed one by one: a rack of an acceptance fits.
+/// Most reasons that are listed one by one: a rack of an acceptance fits.
 const REASONS: usize = 24;
 
-/// Characters of a key: all that it has.
+/// Characters of a key, in full.
 const KEY: usize = 16;
 
-/// Characters of a GPU's UUID: all that it has.
+/// Characters of a GPU's UUID, in full.
 const UUID: usize = 48;
 
-/// One certificate in full, several as a table.
+/// Renders one certificate in full, several as a table.
 pub fn render(document: &CertificatesDocument, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     match document.certificates.as_slice() {
@@ -165,7 +165,7 @@ fn write_details(page: &mut TerminalPage, it: &CertificateEntry) {
     write_minima(page, certificate);
 }
 
-/// Across which boundaries the node was measured, in words.
+/// The boundaries across which the node was measured, as text.
 fn scope_text(scope: Option<&MeasuredScope>) -> String {
     let Some(scope) = scope else { return "not recorded: an older program issued it".to_owned() };
     let mut parts = Vec::new();
@@ -235,7 +235,7 @@ fn write_minima(page: &mut TerminalPage, certificate: &Certificate) {
     page.table("", &table);
 }
 
-/// What came of verifying: one line each, and why below it.
+/// The result of a verification: one line each, followed by the reason.
 pub fn render_verification(document: &VerificationDocument, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     for it in &document.certificates {
@@ -304,12 +304,12 @@ fn standing_colour(standing: CertificateStatus) -> Style {
     Style::new().bold().fg_color(Some(colour.into()))
 }
 
-/// A moment without its seconds: `2026-03-04T05:06`.
+/// A time without its seconds: `2026-03-04T05:06`.
 fn trim_to_minute(moment: &str) -> &str {
     moment.get(..16).unwrap_or(moment)
 }
 
-/// How long ago, in the largest unit that has two of it.
+/// An age, in the largest unit of which it has two.
 pub(super) fn format_age(seconds: i64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
     let unit = units.into_iter().find(|(size, _)| 2 * size <= seconds);

@@ -1,4 +1,4 @@
-//! Certificates as people see them.
+//! Tests of certificates as text.
 
 use std::collections::BTreeMap;
 

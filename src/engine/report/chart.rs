@@ -49,7 +49,7 @@ pub(super) struct ChartAxis {
 }
 
 impl ChartAxis {
-    /// The position of a value; values outside the range are at its ends.
+    /// The position of a value; values outside the range are placed at its ends.
     #[expect(clippy::cast_possible_truncation, reason = "a share of some hundred pixels")]
     pub(super) fn position(&self, value: f64) -> i32 {
         let ((low, high), (start, end)) = (self.values, self.pixels);

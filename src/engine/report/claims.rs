@@ -1,6 +1,6 @@
-//! Claims for a terminal: who says what of which domain, and who disagrees.
+//! Claims for a terminal: the sources of each domain, and their disagreements.
 //!
-//! Shows what `inventory::reconcile` found and weighs nothing itself.
+//! Displays the result of `inventory::reconcile` and weighs nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use model::id::{DomainName, NodeName};
 use model::source_report::{ClaimBasis, NodeGroupKind};
 use readers::claims::reconcile::diff::ClaimsChange;
 
-/// Entries of one list that are shown before the rest is only counted.
+/// Most entries of one list; the rest are counted.
 const MOST: usize = 40;
 
-/// All of it: domains, leaves, rails, disagreements, sources.
+/// Renders domains, leaves, rails, disagreements and sources.
 pub fn render(claims: &Claims, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     write_opening(&mut page, claims);
@@ -39,7 +39,7 @@ pub fn render(claims: &Claims, style: &TerminalStyle) -> String {
     page.out
 }
 
-/// What has changed since an earlier moment.
+/// Renders the changes since an earlier time.
 pub fn render_changes(changes: &[ClaimsChange], style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     if changes.is_empty() {
@@ -250,7 +250,7 @@ fn write_sources(page: &mut TerminalPage, claims: &Claims) {
     }
 }
 
-/// How many groups of which kind a source names.
+/// The number of groups of each kind that a source names.
 fn count_groups(claims: &Claims, source: usize) -> String {
     let mut counts: BTreeMap<NodeGroupKind, (usize, &str)> = BTreeMap::new();
     for assertion in claims.assertions.iter().filter(|a| a.source == source) {

@@ -1,8 +1,8 @@
-//! What the classes of findings mean, in words, and what to do about them: the
-//! one table behind terminal, page, JUnit and explanations.
+//! The meaning of the classes of findings, and the advice about them: the one table behind
+//! terminal, page, JUnit and explanations.
 //!
-//! The judge decides which class a finding has; nothing is decided here. A
-//! class of another version still reads as a sentence.
+//! The judge decides the class of a finding; nothing is decided here. A class of another version
+//! still gives a complete sentence.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,14 @@ use super::plain_text::clip;
 use model::finding_class::FindingClass;
 use model::verdict::{Finding, Outcome};
 
-/// One class in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClassText {
     /// A title of a few words.
     title: &'static str,
-    /// What one part does, as the end of a sentence.
+    /// The predicate for one part, at the end of a sentence.
     one: &'static str,
-    /// The same of several parts.
+    /// The predicate for several parts.
     many: &'static str,
-    /// What a person does next.
     next: &'static str,
 }
 
@@ -31,8 +29,8 @@ const fn new_text(
     ClassText { title, one, many, next }
 }
 
-/// The words of every class of the judge. Commands are those of the vendor's own tools,
-/// and none of them changes anything.
+/// The text of every class of the judge. The advice names commands of the vendor's own tools, and
+/// none of them changes anything.
 #[expect(clippy::too_many_lines, reason = "an arm for each class")]
 fn find_text(class: &FindingClass) -> Option<ClassText> {
     Some(match class {
@@ -365,18 +363,18 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
     })
 }
 
-/// Whether a class has words of its own here.
+/// Whether this table has a class.
 pub(super) fn is_known(class: &FindingClass) -> bool {
     find_text(class).is_some()
 }
 
-/// A title of a few words; of an unknown class, the class itself.
+/// A title of a few words; for an unknown class, the class itself.
 pub(super) fn class_title(class: &FindingClass) -> String {
     find_text(class)
         .map_or_else(|| clip(class.as_str(), 60).replace('-', " "), |words| words.title.to_owned())
 }
 
-/// What one part (or several) of this class does, as the end of a sentence.
+/// The predicate for one or several parts of this class, at the end of a sentence.
 pub(super) fn class_predicate(class: &FindingClass, outcome: Outcome, one: bool) -> String {
     if let Some(words) = find_text(class) {
         return if one { words.one } else { words.many }.to_owned();
@@ -392,7 +390,7 @@ pub(super) fn class_predicate(class: &FindingClass, outcome: Outcome, one: bool)
     format!("{verb} ({})", class_title(class))
 }
 
-/// What to do next about a class, where that is known.
+/// The advice for a class, if it has any.
 pub(super) fn class_advice(class: &FindingClass) -> Option<&'static str> {
     find_text(class).map(|words| words.next)
 }
@@ -435,7 +433,7 @@ mod tests {
         for entry in std::fs::read_dir(judge).expect("the judge's sources") {
             let path = entry.expect("a file").path();
             let is_source = path.extension().is_some_and(|e| e == "rs");
-            // The table of the judge names all of them.
+            // The judge's class table names all of them.
             if is_source && path.file_name().is_some_and(|name| name != "class_traits.rs") {
                 given.push_str(&std::fs::read_to_string(path).expect("a source"));
             }

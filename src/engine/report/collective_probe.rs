@@ -1,6 +1,6 @@
-//! What our own NCCL probe measured, as tables for people.
+//! The measurements of fabricgate's NCCL probe, as tables.
 //!
-//! Shows numbers; what they should be is not known here.
+//! Displays numbers without their expected values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use model::collective::{CollectiveDocument, CollectivePoint};
 use model::probe_report::ProbedGpu;
 use model::text::format_percent;
 
-/// The whole account.
+/// Renders the whole report.
 pub fn render(document: &CollectiveDocument) -> String {
     let mut text = render_head(document);
     let own = document.ranks.iter().filter(|rank| rank.node == document.node);
@@ -80,7 +80,7 @@ fn plural_suffix(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// A test: a line per size.
+/// A test: one line per size.
 fn write_series(text: &mut String, document: &CollectiveDocument, name: &str) {
     let tests: Vec<_> = document.tests.iter().filter(|test| test.testcase == name).collect();
     let mut sizes: BTreeMap<u64, Vec<&CollectivePoint>> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn write_series(text: &mut String, document: &CollectiveDocument, name: &str) {
     text.push_str(&render_table(&header.map(str::to_owned), 0, rows.collect()));
 }
 
-/// Bytes as nccl-tests' options have them, where they are whole.
+/// Bytes with nccl-tests' suffixes, if they are whole.
 fn format_size(bytes: u64) -> String {
     for (shift, suffix) in [(30, "G"), (20, "M"), (10, "K")] {
         let unit = 1u64 << shift;

@@ -1,23 +1,21 @@
-//! The colour scale of every matrix: bands of the ratio to what is expected.
+//! The colour scale of every matrix: bands of the ratio to the expected value.
 //!
-//! Bands instead of a gradient, so that a legend can be read exactly. Their
-//! lightness only rises as the ratio falls, so the order survives colour
-//! blindness and a grey printer; the tests below compute that.
+//! Bands instead of a gradient, so that a legend can be read exactly. Their lightness only rises as
+//! the ratio falls, so the order survives colour blindness and a grey printer; the tests below
+//! compute that.
 
-/// One band of the scale.
 #[derive(Debug, PartialEq)]
 pub(super) struct ColourBand {
-    /// The lowest ratio that belongs to it.
+    /// The lowest ratio of the band.
     pub(super) from: f64,
-    /// Its fill, red, green, blue.
+    /// Its fill: red, green, blue.
     pub(super) colour: (u8, u8, u8),
-    /// How a terminal shows it.
     pub(super) glyph: char,
 }
 
-/// From the highest ratios to the lowest. Edges: effects under 2 % are never
-/// acted on, so 0.98 and up is calm; 17 of 18 links are 0.944 and 16 are
-/// 0.889, one of 12 is 0.917, and each loss falls inside a band, not on an edge.
+/// From the highest ratios to the lowest. Edges: effects under 2 % never trigger an action, so 0.98
+/// and up is neutral; 17 of 18 links are 0.944 and 16 are 0.889, one of 12 is 0.917, and each loss
+/// falls inside a band, not on an edge.
 pub(super) const BANDS: [ColourBand; 9] = [
     ColourBand { from: 1.05, colour: (0x12, 0x1c, 0x4e), glyph: '+' },
     ColourBand { from: 0.98, colour: (0x2b, 0x47, 0x8f), glyph: '·' },
@@ -30,10 +28,10 @@ pub(super) const BANDS: [ColourBand; 9] = [
     ColourBand { from: f64::NEG_INFINITY, colour: (0xfd, 0xf5, 0xae), glyph: '█' },
 ];
 
-/// From this ratio on a cell is as expected.
+/// From this ratio on, a cell is as expected.
 pub(super) const MIN_EXPECTED_RATIO: f64 = 0.98;
 
-/// The glyphs of a terminal with what they stand for.
+/// The glyphs of a terminal with their meaning.
 pub(super) const GLYPHS: [(char, &str); 8] = [
     ('+', "1.05 and up"),
     ('·', "0.98 and up"),
@@ -45,19 +43,19 @@ pub(super) const GLYPHS: [(char, &str); 8] = [
     ('?', "not measured"),
 ];
 
-/// The band of a ratio; `None` where there is no number to place.
+/// The band of a ratio; `None` for NaN.
 pub(super) fn find_band(ratio: f64) -> Option<&'static ColourBand> {
     if ratio.is_nan() { None } else { BANDS.iter().find(|band| band.from <= ratio) }
 }
 
-/// Whether dark text reads better than white on this colour.
+/// Whether dark text is more legible than white on this colour.
 pub(super) fn takes_dark_text(colour: (u8, u8, u8)) -> bool {
     // WCAG 2: contrast against black exceeds contrast against white above
     // this relative luminance, sqrt(1.05 * 0.05) - 0.05.
     0.179 < luminance(colour)
 }
 
-/// Relative luminance after WCAG 2.
+/// Relative luminance, as WCAG 2 defines it.
 fn luminance((r, g, b): (u8, u8, u8)) -> f64 {
     0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
 }
@@ -71,9 +69,8 @@ fn linear(channel: u8) -> f64 {
 mod tests {
     use super::*;
 
-    /// Linear RGB as people without one kind of cone see it. Machado, Oliveira
-    /// and Fernandes, "A Physiologically-based Model for Simulation of Color
-    /// Vision Deficiency", 2009, severity 1.0.
+    /// Linear RGB as seen without one type of cone. Machado, Oliveira and Fernandes, "A
+    /// Physiologically-based Model for Simulation of Color Vision Deficiency", 2009, severity 1.0.
     const SEEN: [(&str, [[f64; 3]; 3]); 4] = [
         ("all cones", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
         (

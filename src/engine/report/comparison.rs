@@ -1,5 +1,5 @@
-//! Two measurements of the same parts, in words and rows: improvements,
-//! degradations and parts that are unknown now.
+//! Two measurements of the same parts, as text and rows: improvements, degradations and parts that
+//! are unknown now.
 //!
 //! Text only; pages and terminals arrange it.
 
@@ -12,9 +12,9 @@ use model::comparison::{
 use model::text::format_percent;
 use model::trend::{FabricPart, FabricPartKind};
 
-/// Longest text of one line.
+/// Longest text of one line, in characters.
 const LONGEST: usize = 600;
-/// Rows of one node in a terminal.
+/// Most rows of one node in a terminal.
 const FEW: usize = 8;
 
 /// One row of a table.
@@ -26,18 +26,18 @@ pub struct ComparisonRow {
     pub part: String,
     /// The test.
     pub test: String,
-    /// Its number then.
+    /// Its earlier number.
     pub before: String,
-    /// Its number now.
+    /// Its present number.
     pub after: String,
     /// The change, with its sign.
     pub change: String,
-    /// Below what a change is noise.
+    /// The size up to which a change is noise.
     pub noise: String,
 }
 
 impl ComparisonRow {
-    /// The heads of its columns.
+    /// The headers of its columns.
     pub const HEAD: [&'static str; 7] = ["", "part", "test", "before", "after", "change", "noise"];
 
     /// Its cells.
@@ -54,7 +54,7 @@ impl ComparisonRow {
     }
 }
 
-/// A difference in a word.
+/// The name of an outcome.
 pub fn difference_word(difference: ComparisonOutcome) -> &'static str {
     match difference {
         ComparisonOutcome::Better => "better",
@@ -65,7 +65,7 @@ pub fn difference_word(difference: ComparisonOutcome) -> &'static str {
     }
 }
 
-/// A part, for people.
+/// A part as users write it.
 pub fn part_name(part: &FabricPart) -> String {
     let node = part.node.as_ref().map(ToString::to_string);
     let mut text = match (part.kind, node, part.gpu) {
@@ -89,8 +89,8 @@ pub fn part_name(part: &FabricPart) -> String {
     to_plain(&text).into_owned()
 }
 
-/// The rows of interest: everything that changed, and what only one
-/// measurement has. Those that are the same are counted by [`summary`].
+/// The rows of interest: all changes, and parts that only one measurement has. Unchanged parts are
+/// counted by [`summarize`].
 pub fn build_rows(comparison: &RunComparison, most: usize) -> Vec<ComparisonRow> {
     let different = comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
     different.take(most).map(build_row).collect()
@@ -115,7 +115,7 @@ pub fn build_row(compared: &PartComparison) -> ComparisonRow {
     }
 }
 
-/// How many of each, the greatest change first named.
+/// The number of parts per outcome, with the greatest change named first.
 pub fn summarize(comparison: &RunComparison) -> Vec<String> {
     let all = |difference| comparison.parts.iter().filter(move |it| it.difference == difference);
     let mut lines = Vec::new();
@@ -152,13 +152,12 @@ pub fn summarize(comparison: &RunComparison) -> Vec<String> {
     lines
 }
 
-/// What was compared with what.
 fn describe_sides(comparison: &RunComparison) -> String {
     let day = |when: &str| when.get(..16).unwrap_or(when).replace('T', " ");
     clip(&format!("run {} of {}", comparison.before, day(&comparison.before_created)), LONGEST)
 }
 
-/// What repairs changed, for a terminal, below a report.
+/// The effects of repairs, for a terminal, below a report.
 pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     page.section("What the repair changed");
@@ -188,8 +187,8 @@ pub fn describe_repair(repair: &NodeRepair) -> Vec<String> {
     own.chain(summarize(&repair.comparison)).collect()
 }
 
-/// A JUnit document with what repairs changed as a suite of its own. It fails
-/// nothing: the verdict is in the other suites.
+/// A JUnit document with the effects of repairs as a suite of its own. It fails nothing: the
+/// verdict is in the other suites.
 pub fn append_to_junit(document: &str, repairs: &RepairReport) -> String {
     const END: &str = "</testsuites>";
     let Some(at) = document.rfind(END) else { return document.to_owned() };
@@ -217,7 +216,7 @@ pub fn append_to_junit(document: &str, repairs: &RepairReport) -> String {
     format!("{}{suite}{}", add_test_count(&document[..at], more), &document[at..])
 }
 
-/// The same document, with so many cases more in the count of all.
+/// The document with this many more cases in its total count.
 fn add_test_count(document: &str, more: usize) -> String {
     const COUNT: &str = " tests=\"";
     let counted = || {

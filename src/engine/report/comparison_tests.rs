@@ -1,4 +1,4 @@
-//! Comparisons in words.
+//! Tests of comparisons as text.
 
 use super::*;
 use model::comparison::{COMPARISON_FORMAT, UncomparedNode};

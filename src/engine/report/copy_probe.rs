@@ -1,6 +1,6 @@
-//! What our own copy-engine probe measured, as tables for people.
+//! The measurements of fabricgate's copy-engine probe, as tables.
 //!
-//! Shows numbers; what they should be is not known here.
+//! Displays numbers without their expected values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use model::copy::{CopyDocument, CopyTest};
 use model::probe_report::ProbedGpu;
 use model::text::format_percent;
 
-/// More columns than this are summed up: no terminal shows them.
+/// Matrices with more columns are summarised: no terminal is wide enough.
 const MOST_COLUMNS: usize = 18;
 
-/// How many of the least numbers of a large matrix are named.
+/// Number of the lowest values of a large matrix that are named.
 const LEAST: usize = 5;
 
-/// The whole account.
+/// Renders the whole report.
 pub fn render(document: &CopyDocument) -> String {
     let mut text = render_head(document);
     let listed =
@@ -73,7 +73,6 @@ fn local_gpus(document: &CopyDocument) -> Vec<ProbedGpu> {
     gpu.collect()
 }
 
-/// The readings of a cell.
 fn cell_spread(test: &CopyTest, row: usize, col: usize) -> Option<ReadingSpread> {
     let readings = test.readings.iter();
     let values = readings.filter_map(|matrix| matrix.get(row).and_then(|it| it.get(col)).copied());
@@ -84,7 +83,7 @@ fn format_spread(spread: Option<ReadingSpread>) -> String {
     spread.map_or(NOTHING.to_owned(), |spread| format_number(spread.median))
 }
 
-/// Which is worse: bandwidth that is small, time that is long.
+/// The worse value: the lowest bandwidth, or the longest time.
 fn worse_value(unit: &str, spread: ReadingSpread) -> f64 {
     if unit == "us" { spread.most } else { spread.least }
 }
@@ -93,7 +92,7 @@ fn worst_word(unit: &str) -> &'static str {
     if unit == "us" { "most" } else { "least" }
 }
 
-/// Tests of one row: a line per test, a column per GPU.
+/// Tests of one row: one line per test, one column per GPU.
 fn write_per_gpu(text: &mut String, cols: &[String], unit: &str, tests: &[&CopyTest]) {
     let readings = tests.iter().map(|test| test.readings.len()).max().unwrap_or(0);
     let mut header = vec![format!("{unit}, {}", median_label(readings))];

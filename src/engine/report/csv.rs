@@ -1,7 +1,7 @@
 //! `matrix.csv`: one row per measured cell, for spreadsheets and scripts.
 //!
-//! The columns are a contract, explained in `reports/matrix-columns.md`. What
-//! is not known is an empty field, never a zero.
+//! The columns are a contract, explained in `reports/matrix-columns.md`. An unknown value is an
+//! empty field, never a zero.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub fn render_matrix(run: &Run) -> Vec<u8> {
     for cell in &run.cells {
         table.push_text(Some(&run.info.id));
         table.push_text(cell.domain.as_ref().map(|d| d.as_str()));
-        // Outputs recorded elsewhere tell no stage.
+        // Outputs recorded elsewhere have no stage.
         table.push_integer(cell.stage.map(u32::from));
         table.push_text(Some(&cell.testcase));
         table.push_text(cell.src_node.as_ref().map(|n| n.as_str()));
@@ -59,10 +59,10 @@ impl CsvTable {
     }
 
     pub(super) fn push_text(&mut self, text: Option<&str>) {
-        // A table is looked at in terminals too, and a row stays a line.
+        // Users also read tables in terminals, and a row must stay on its line.
         let text = &to_plain(text.unwrap_or_default());
-        // A spreadsheet runs a field that begins like this as a formula. The
-        // quote in front is OWASP's advice on CSV injection.
+        // A spreadsheet runs a field that begins like this as a formula. The leading quote is
+        // OWASP's advice on CSV injection.
         if text.starts_with(['=', '+', '-', '@']) {
             self.scratch.clear();
             self.scratch.push('\'');
@@ -93,7 +93,6 @@ impl CsvTable {
         self.writer.write_record(None::<&[u8]>).expect(IN_MEMORY);
     }
 
-    /// What was written.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.writer.into_inner().unwrap_or_default()
     }

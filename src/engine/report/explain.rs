@@ -1,8 +1,8 @@
-//! One verdict in words: what was measured, against what, by which rule, on
-//! which evidence, and what would change it.
+//! The explanation of one verdict: measurement, reference, rule, evidence, and the measurement that
+//! would change it.
 //!
-//! The text holds only what the run contains. Where a reason is not recorded, the text
-//! states so instead of guessing.
+//! The text holds only facts in the run. If a reason is not recorded, the text states that instead
+//! of guessing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,14 +20,13 @@ use model::text::format_percent;
 use model::tool_recording::CONFIRM_STAGE;
 use model::verdict::{Finding, LocusKind, NodeVerdict, Outcome};
 
-/// Longest text taken over from a file.
+/// Longest text taken from a file.
 const LONGEST: usize = 2_000;
-/// Entries of one list.
 pub(super) const MOST: usize = 20;
-/// Half the loss of one link of 18: the judge calls no smaller effect low.
+/// Half the loss of one link of 18: the judge does not call a smaller effect low.
 const LEAST: f64 = 0.028;
 
-/// What `query` may name: a finding by id, or a part of the fabric.
+/// The subject of `query`: a finding by id, or a part of the fabric.
 #[derive(Debug)]
 struct ExplainedPart<'a> {
     domain: Option<&'a str>,
@@ -35,9 +34,8 @@ struct ExplainedPart<'a> {
     gpu: Option<u32>,
 }
 
-/// Explains a finding (by its id) or a part (`node0007:2`, `node0007`,
-/// `block01`, or a locus as reports print it). `None` where the run knows
-/// nothing by that name.
+/// Explains a finding (by its id) or a part (`node0007:2`, `node0007`, `block01`, or a locus as
+/// reports print it). `None` if the run has nothing with that name.
 pub fn explain(run: &Run, query: &str) -> Option<String> {
     let text = explain_query(run, query.trim())?;
     Some(match run.info.simulation_notice() {
@@ -105,7 +103,7 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     Some(out)
 }
 
-/// The same run with the time of each output in the evidence from it.
+/// Adds the time of each output to the evidence from it.
 pub fn with_dates(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
         if let Some((started, stage)) = taken.get(&evidence.file) {
@@ -150,8 +148,7 @@ fn parse_part<'a>(run: &'a Run, query: &'a str) -> Option<ExplainedPart<'a>> {
     })
 }
 
-/// Whether a finding is about a part, or about something that contains it or
-/// lies in it.
+/// Whether a finding is about a part, about something that contains it, or about something in it.
 fn touches(finding: &Finding, part: &ExplainedPart<'_>) -> bool {
     let locus = &finding.locus;
     if let Some(domain) = part.domain {
@@ -250,7 +247,7 @@ pub(super) fn render_findings(run: &Run, findings: &[&Finding]) -> String {
     out
 }
 
-/// The whole chain behind one finding.
+/// Writes every step that led to one finding.
 fn write_chain(out: &mut String, run: &Run, finding: &Finding) {
     let locus = finding.locus.to_string();
     let _ = writeln!(
@@ -292,7 +289,7 @@ fn write_chain(out: &mut String, run: &Run, finding: &Finding) {
     }
 }
 
-/// Text behind an indent, in lines a person can read.
+/// Wraps and indents text.
 fn write_prose(out: &mut String, indent: &str, text: &str) {
     const WIDTH: usize = 98;
     for line in wrap_text(&clip(text, LONGEST), WIDTH) {
@@ -405,7 +402,7 @@ fn describe_partners(run: &Run, part: &ExplainedPart<'_>) -> String {
     format!(" with {}", names.join(", "))
 }
 
-/// What is not known about a part or where it sits.
+/// Unknowns about a part or its location.
 fn write_missing(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
     let Some(name) = part.node.map(|n| n.as_str()).or(part.domain) else { return };
     let about: Vec<_> =
@@ -427,7 +424,7 @@ fn write_missing(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
     }
 }
 
-/// Whether a text names something, and not only something longer.
+/// Whether a text contains this name as a whole, not as a part of a longer one.
 fn mentions(text: &str, name: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.match_indices(name).any(|(at, _)| {
@@ -443,7 +440,7 @@ fn write_changes(out: &mut String, finding: &Finding) {
         );
     }
     if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
-        // No endpoint or pair is called low for less than this.
+        // An endpoint or pair with a smaller loss is not called low.
         let relative =
             matches!(finding.rule.kind, RuleKind::Endpoint | RuleKind::Path | RuleKind::Pair);
         let _ = match finding.unit {

@@ -1,11 +1,11 @@
-//! Which ways of sharing GPU memory a node allows, as a table for people.
+//! The ways of sharing GPU memory that a node allows, as a table.
 
 use super::plain_text::to_plain;
 use super::probe_table;
 use super::probe_table::{UNKNOWN, render_table};
 use model::fabric_probe::{FabricProbeDocument, FabricStep};
 
-/// The whole account.
+/// Renders the whole report.
 pub fn render(document: &FabricProbeDocument) -> String {
     let cuda = document.cuda.as_deref().map_or(UNKNOWN.into(), to_plain);
     let mib = document.bytes >> 20;
@@ -25,7 +25,7 @@ pub fn render(document: &FabricProbeDocument) -> String {
     text
 }
 
-/// A line per step, and more where GPUs differ.
+/// One line per step, and more if GPUs differ.
 fn step_rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
     let mut rows: Vec<(&FabricStep, Vec<String>)> = Vec::new();
     for step in steps {

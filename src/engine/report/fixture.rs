@@ -1,4 +1,4 @@
-//! Made-up runs for the tests of this stage. No number here was measured.
+//! Made-up runs for the tests of reports. No number here was measured.
 
 #[path = "fixture/multi_run.rs"]
 pub(super) mod multi_run;
@@ -18,12 +18,11 @@ use model::verdict::{
     Evidence, Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry, Verdicts,
 };
 
-/// Every run of this file.
 pub(super) fn all() -> Vec<Run> {
     vec![rack(), hgx(), empty(), hostile()]
 }
 
-/// A noise of at most 0.2 %, the same each time.
+/// Deterministic noise of at most 0.2 %.
 fn noise(seed: u32) -> f64 {
     let mixed = seed.wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(2_246_822_519);
     (f64::from(mixed >> 8) / f64::from(u32::MAX >> 8) - 0.5) * 0.004
@@ -91,8 +90,8 @@ pub(super) fn cell(
     }
 }
 
-/// An 18-node rack with 72 GPUs; one of them carries 17/18 both ways, and
-/// host copies of one node are missing.
+/// An 18-node rack with 72 GPUs: one GPU has 17/18 of its rate in both directions, and host copies
+/// of one node are missing.
 #[expect(clippy::too_many_lines, reason = "one run, spelled out")]
 pub(super) fn rack() -> Run {
     let nodes: Vec<NodeName> =
@@ -221,7 +220,7 @@ pub(super) fn rack() -> Run {
     }
 }
 
-/// Two HGX nodes whose NVLinks are fine and one of whose tests was waived.
+/// Two HGX nodes with healthy NVLinks and one waived test.
 pub(super) fn hgx() -> Run {
     let nodes = [NodeName::from("hgx0101"), NodeName::from("hgx0102")];
     let read: Arc<str> = Arc::from("device_to_device_memcpy_read_ce");
@@ -279,8 +278,8 @@ pub(super) fn hgx() -> Run {
     }
 }
 
-/// The rack after a repair, each pair read three times: the GPU is as it must
-/// be, one reading of another dipped.
+/// The rack after a repair, each pair read three times: the GPU is as expected, and one reading of
+/// another GPU dipped.
 pub(super) fn repaired() -> Run {
     let mut run = rack();
     run.info = info("20260305T101500Z-after", "recertify", "a rack after a repair (made up)");
@@ -312,7 +311,7 @@ pub(super) fn repaired() -> Run {
     run
 }
 
-/// Two leaves of two nodes each and two rails; one port is half as fast.
+/// Two leaves of two nodes each and two rails; one port has half the rate.
 pub(super) fn rails() -> Run {
     let test: Arc<str> = Arc::from("ib_write_bw");
     let names = ["a1", "a2", "b1", "b2"].map(NodeName::from);
@@ -337,8 +336,8 @@ pub(super) fn rails() -> Run {
     run
 }
 
-/// Many racks of 18 nodes, the first of them with all cells of [`rack`], the
-/// others with those of host copies; every hundredth node is degraded.
+/// Many racks of 18 nodes: the first has all cells of [`rack`], the others have host copies only;
+/// every hundredth node is degraded.
 pub(super) fn fleet(nodes: usize) -> Run {
     let mut run = rack();
     let finding = run.verdicts.findings.remove(0);
@@ -374,7 +373,6 @@ pub(super) fn fleet(nodes: usize) -> Run {
     run
 }
 
-/// A run that measured nothing.
 pub(super) fn empty() -> Run {
     Run {
         info: info("20260304T070000Z-none", "judge", "an empty folder"),
@@ -385,7 +383,7 @@ pub(super) fn empty() -> Run {
     }
 }
 
-/// A failed run whose names try to steer terminals, pages and spreadsheets.
+/// A failed run whose names try to control terminals, pages and spreadsheets.
 pub(super) fn hostile() -> Run {
     let nodes = [
         NodeName::from("=cmd|' /C calc'!A0"),
@@ -465,7 +463,7 @@ pub(super) fn hostile() -> Run {
     }
 }
 
-/// Whether a rendered text could steer a terminal. Line breaks are layout.
+/// Whether a rendered text could control a terminal. Line breaks are layout.
 pub(super) fn steers(text: &str) -> bool {
     text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}' || c == '\u{2028}')
 }

@@ -1,6 +1,6 @@
-//! How the gate stands, from its own record, for people and programs.
+//! The gate's state, from its own record, for users and programs.
 //!
-//! Values in, text out; what a node's state is now, only the scheduler says.
+//! Values in, text out; only the scheduler knows the present state of a node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,37 +33,37 @@ pub struct GateDocument<'a> {
     format: &'static str,
     /// The number of its last turn.
     epoch: u64,
-    /// The breaker, where it has tripped.
+    /// The breaker, if it has tripped.
     breaker: Option<GateBreakerEntry<'a>>,
-    /// What a person asked for, while it lasts.
+    /// A pause that a user requested, while it lasts.
     pause: Option<GatePauseEntry<'a>>,
-    /// When the scheduler was asked, RFC 3339.
+    /// When the scheduler was queried, RFC 3339.
     as_of: &'a str,
-    /// Why the scheduler could not be asked; what follows is what the journal last knew then.
+    /// Why the scheduler could not be queried; the rest of the document is then the journal's last
+    /// known state.
     unasked: Option<&'a str>,
-    /// Nodes that we drained or that carry a mark of our form, as the scheduler shows them now;
-    /// what differs from the journal first.
+    /// Nodes that fabricgate drained or that carry a mark in fabricgate's form, as the scheduler
+    /// reports them now; those that differ from the journal first.
     nodes: &'a [DrainOverviewRow],
-    /// Drains of our form that the journal does not know, which count in the budgets; absent where
-    /// the scheduler could not be asked.
+    /// Drains in fabricgate's form that the journal does not contain; they count in the budgets.
+    /// Absent if the scheduler could not be queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Vec<UnrecordedDrainEntry<'a>>>,
-    /// What we drained and is not released, as the journal has it.
+    /// Nodes that fabricgate drained and has not released, according to the journal.
     drained: Vec<DrainedNodeEntry<'a>>,
-    /// Drains of ours that a person took away.
+    /// fabricgate's drains that a user removed.
     undone: Vec<UndoneDrainEntry<'a>>,
     /// Nodes in service that one run found slow: a second such run drains them.
     suspected: Vec<SuspectedNodeEntry<'a>>,
     /// Actions with an unknown result.
     open: Vec<OpenActionEntry<'a>>,
-    /// What holds nodes to measure them.
+    /// Jobs, reservations and pods that hold nodes to measure them.
     holds: Vec<GateHoldEntry<'a>>,
     /// Marks on nodes.
     marks: Vec<NodeMarkEntry<'a>>,
-    /// What was begun within the hour.
+    /// Actions started within the hour.
     spent_within_hour: HourlyActionCount,
-    /// What is left of the budgets, in sentences; null where the size of the fleet is
-    /// not known.
+    /// The remaining budgets, in sentences; null if the size of the fleet is unknown.
     budgets: Option<&'a [String]>,
 }
 
@@ -74,51 +74,51 @@ struct GateBreakerEntry<'a> {
     since: &'a str,
     /// Why.
     why: &'a str,
-    /// The run that it tripped in.
+    /// The run in which it tripped.
     run: &'a str,
 }
 
 /// A pause.
 #[derive(Debug, Serialize, JsonSchema)]
 struct GatePauseEntry<'a> {
-    /// Until when, RFC 3339.
+    /// When it ends, RFC 3339.
     until: &'a str,
-    /// Who asked for it.
+    /// The user who requested it.
     by: &'a str,
     /// Why.
     why: &'a str,
 }
 
-/// How nodes stand, as far as it is known.
+/// The nodes' present state, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub struct GateLiveView<'a> {
     /// The nodes.
     pub nodes: &'a [DrainOverviewRow],
-    /// Why the scheduler could not be asked.
+    /// Why the scheduler could not be queried.
     pub unasked: Option<&'a str>,
-    /// What the scheduler shows, where it could be asked.
+    /// The scheduler's state, if it could be queried.
     pub live: Option<&'a SchedulerSnapshot>,
 }
 
-/// A drain of our form that the journal does not know.
+/// A drain in fabricgate's form that the journal does not contain.
 #[derive(Debug, Serialize, JsonSchema)]
 struct UnrecordedDrainEntry<'a> {
     /// The node.
     node: &'a NodeName,
-    /// Its reason as the scheduler shows it.
+    /// Its reason as the scheduler reports it.
     reason: String,
 }
 
-/// A node that we drained.
+/// A node that fabricgate drained.
 #[derive(Debug, Serialize, JsonSchema)]
 struct DrainedNodeEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// When, RFC 3339.
     since: &'a str,
-    /// The run that asked for it.
+    /// The run that requested it.
     run: &'a str,
-    /// The turn in which it was done.
+    /// The turn that made it.
     epoch: u64,
     /// Its domain.
     domain: Option<&'a DomainName>,
@@ -128,14 +128,14 @@ struct DrainedNodeEntry<'a> {
     clean: Vec<&'a str>,
 }
 
-/// A drain of ours that a person took away.
+/// A drain by fabricgate that a user removed.
 #[derive(Debug, Serialize, JsonSchema)]
 struct UndoneDrainEntry<'a> {
     /// The node.
     node: &'a NodeName,
-    /// When that was seen, RFC 3339.
+    /// When that was observed, RFC 3339.
     since: &'a str,
-    /// The run that had asked for the drain.
+    /// The run that had requested the drain.
     run: &'a str,
     /// The reason that was written with it.
     reason: &'a str,
@@ -148,22 +148,22 @@ struct SuspectedNodeEntry<'a> {
     node: &'a NodeName,
     /// The run.
     run: &'a str,
-    /// When that was made, RFC 3339.
+    /// When the run was made, RFC 3339.
     since: String,
-    /// Classes of what it found.
+    /// Classes of its findings.
     classes: &'a [FindingClass],
 }
 
-/// An action without a recorded end.
+/// An action without a recorded result.
 #[derive(Debug, Serialize, JsonSchema)]
 struct OpenActionEntry<'a> {
     /// Its name.
     id: &'a str,
     /// The node.
     node: &'a NodeName,
-    /// What was to be done.
+    /// The kind of action.
     kind: ActionKind,
-    /// When it was begun, RFC 3339.
+    /// When it was started, RFC 3339.
     since: &'a str,
 }
 
@@ -172,11 +172,11 @@ struct OpenActionEntry<'a> {
 struct GateHoldEntry<'a> {
     /// Its name.
     name: &'a str,
-    /// What it is.
+    /// The kind of allocation.
     kind: HoldKind,
-    /// When it was asked for, RFC 3339.
+    /// When it was requested, RFC 3339.
     since: &'a str,
-    /// Which nodes.
+    /// The nodes.
     nodes: &'a [NodeName],
     /// The machine that needs it.
     host: &'a str,
@@ -193,15 +193,15 @@ struct NodeMarkEntry<'a> {
     outcome: Outcome,
     /// The class of the worst finding.
     class: Option<&'a str>,
-    /// The run that says so.
+    /// The run of the verdict.
     run: &'a str,
     /// When that run was made, RFC 3339.
     since: &'a str,
-    /// Until when it counts, RFC 3339.
+    /// When it expires, RFC 3339.
     expires: Option<&'a str>,
 }
 
-/// What was begun within the hour.
+/// The number of actions started within the hour.
 #[derive(Debug, Serialize, JsonSchema)]
 struct HourlyActionCount {
     /// Drains.
@@ -210,8 +210,7 @@ struct HourlyActionCount {
     marks: usize,
 }
 
-/// The record as a document. What is left of the budgets is null where the size
-/// of the fleet is not known.
+/// The record as a document. The remaining budgets are null if the size of the fleet is unknown.
 pub fn build_document<'a>(
     ledger: &'a JournalState,
     now: &'a ClockStamp,
@@ -299,8 +298,7 @@ fn mark_entry<'a>((node, it): (&'a NodeName, &'a VerdictMark)) -> NodeMarkEntry<
     }
 }
 
-/// The record as text. Its names and words come from a journal that may be edited
-/// from outside.
+/// The record as text. Its names and texts come from a journal that may be edited from outside.
 pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) -> String {
     let mut text = match shown.unasked {
         None => format!("as of {}\n", to_plain(&now.at)),
@@ -359,7 +357,7 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
     text
 }
 
-/// Nodes of ours, a line each, what differs first.
+/// Nodes that fabricgate drained, one line each, those that differ first.
 fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>) {
     let rows = |is: fn(DrainStanding) -> bool| -> Vec<&DrainOverviewRow> {
         shown.nodes.iter().filter(|row| is(row.standing)).collect()
@@ -396,7 +394,7 @@ fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>
     }
 }
 
-/// One line per node, in columns, and what differs or comes next.
+/// One line per node, in columns, with the difference or the next step.
 fn write_rows(text: &mut String, rows: &[&DrainOverviewRow]) {
     let cells = |row: &DrainOverviewRow| {
         let clean = format!("clean {}/{}", row.clean, row.clean_wanted);

@@ -1,4 +1,4 @@
-//! What happened to the gate and by it, from its journal, one line per event.
+//! The gate's events and actions, from its journal, one line per event.
 //!
 //! Values in, text out.
 
@@ -18,17 +18,17 @@ use model::journal::{JournalEntry, JournalEvent};
 /// The format of the document.
 pub const GATE_LOG_FORMAT: &str = "fabricgate.gate-log/1";
 
-/// What happened (`fabricgate.gate-log/1`).
+/// The gate's events (`fabricgate.gate-log/1`).
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct GateLogDocument<'a> {
     /// `fabricgate.gate-log/1`.
     format: &'static str,
-    /// From when on, RFC 3339.
+    /// Start of the period, RFC 3339.
     since: &'a str,
-    /// The one node that was asked for.
+    /// The requested node, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a NodeName>,
-    /// What happened, oldest first.
+    /// The events, oldest first.
     events: &'a [GateLogEvent],
 }
 
@@ -37,19 +37,19 @@ pub struct GateLogDocument<'a> {
 pub struct GateLogEvent {
     /// When, RFC 3339.
     pub at: String,
-    /// What: the event of the journal, and for an outcome the action.
+    /// The event of the journal; for an outcome, the action.
     pub event: &'static str,
-    /// The nodes it is about.
+    /// The nodes concerned.
     pub nodes: Vec<NodeName>,
-    /// The run, where one asked for it.
+    /// The run that requested it, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// What happened, as a sentence.
+    /// The event as a sentence.
     pub text: String,
 }
 
-/// The events of these lines that were written from this moment on, of one node or of
-/// all. Lines before it are needed as well: an outcome names its intent only.
+/// The events that these lines record from this time on, for one node or for all. Earlier lines are
+/// needed as well: an outcome only names its intent.
 pub fn collect_events(
     entries: &[JournalEntry],
     since_unix: i64,
@@ -83,7 +83,7 @@ pub fn build_document<'a>(
     GateLogDocument { format: GATE_LOG_FORMAT, since, node, events }
 }
 
-/// The events for people. Their text comes from a journal that may have been edited.
+/// The events as text. Their content comes from a journal that may have been edited.
 pub fn render(events: &[GateLogEvent]) -> String {
     let line = |it: &GateLogEvent| {
         let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
@@ -96,7 +96,7 @@ pub fn render(events: &[GateLogEvent]) -> String {
 
 type GateEventText = (&'static str, Vec<NodeName>, Option<String>, String);
 
-/// The text of an event; `None` for one that is only the beginning of another.
+/// The text of an event; `None` if the event is only the beginning of another.
 fn describe_event(
     event: &JournalEvent,
     intents: &BTreeMap<&str, (&str, &Action)>,
@@ -189,13 +189,13 @@ fn describe_event(
     })
 }
 
-/// The kind and the sentence of an action that ended.
+/// The kind and the sentence of an action with a result.
 fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, String) {
     let class = drain_reason::parse_reason(&action.reason).map(|own| format!(" ({})", own.class));
     let class = class.unwrap_or_default();
     let (word, what) = match action.kind {
         ActionKind::Drain => match &action.device {
-            // Of an earlier version.
+            // An earlier version wrote it.
             Some(mark) => {
                 ("drain", format!("taking out {} alone{class}", device::describe_cordon(mark)))
             }
@@ -286,7 +286,7 @@ mod tests {
             collect_events(&lines, since, node).iter().map(|it| it.event).collect()
         };
         assert_eq!(words(0, Some(&node)), ["drain", "undone"]);
-        // The intent was written before.
+        // The intent was written earlier.
         assert_eq!(words(300, Some(&node)), ["drain", "undone"]);
         assert_eq!(words(500, None), ["undone", "reset"]);
         assert_eq!(words(9_999, None), [""; 0]);

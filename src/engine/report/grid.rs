@@ -1,8 +1,7 @@
-//! Cells put into tables that can be drawn: one grid per domain and test.
+//! Cells arranged as tables to draw: one grid per domain and test.
 //!
-//! Readings of one cell become their median. A grid knows what its ratios are
-//! relative to and says so; where no expectation exists that is its own
-//! median. Nothing is judged here.
+//! Readings of one cell become their median. A grid names the reference of its ratios; without an
+//! expectation the reference is its own median. Nothing is judged here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use model::verdict::Outcome;
 /// One line or column of a grid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GridEnd {
-    /// The node; absent where the columns are GPU numbers alone.
+    /// The node; absent if the columns are GPU numbers alone.
     pub(super) node: Option<NodeName>,
     /// The GPU; absent for host memory, NICs and whole nodes.
     pub(super) gpu: Option<u32>,
 }
 
 impl GridEnd {
-    /// The end as people write it: `node0007:2`, `node0007`, `GPU 2`.
+    /// The end as users write it: `node0007:2`, `node0007`, `GPU 2`.
     pub(super) fn name(&self) -> String {
         match (&self.node, self.gpu) {
             (Some(node), Some(gpu)) => format!("{node}:{gpu}"),
@@ -38,7 +37,6 @@ impl GridEnd {
     }
 }
 
-/// What lines and columns mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GridShape {
     /// Lines are sources, columns destinations.
@@ -51,21 +49,19 @@ pub(super) enum GridShape {
     Leaves,
 }
 
-/// What ratios are relative to.
+/// The reference of the ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum GridReference {
     /// The platform's expectation (lowest and highest of this grid).
     Expectation(f64, f64),
-    /// The median of the grid's own numbers; nothing is expected.
+    /// The median of the grid's own numbers; no expectation exists.
     Median(f64),
-    /// There is no number at all.
+    /// No number exists.
     Nothing,
 }
 
-/// One drawn cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct GridSpot {
-    /// Median over the readings.
     pub(super) value: Option<f64>,
     /// Relative to the reference; below 1 is worse, for latencies too.
     pub(super) ratio: Option<f64>,
@@ -74,7 +70,7 @@ pub(super) struct GridSpot {
 }
 
 impl GridSpot {
-    /// What was to be measured and was not.
+    /// A planned measurement without a result.
     pub(super) const MISSING: Self = Self { value: None, ratio: None, outcome: Outcome::Unknown };
 
     /// Whether it was measured and is as expected.
@@ -84,7 +80,6 @@ impl GridSpot {
     }
 }
 
-/// One table of spots.
 #[derive(Clone, Debug)]
 pub(super) struct HeatmapGrid {
     pub(super) domain: Option<DomainName>,
@@ -94,17 +89,16 @@ pub(super) struct HeatmapGrid {
     pub(super) shape: GridShape,
     pub(super) rows: Vec<GridEnd>,
     pub(super) cols: Vec<GridEnd>,
-    /// One per row and column; `None` was never attempted or not recorded.
+    /// One per row and column; `None` if it was never attempted or not recorded.
     pub(super) spots: Vec<Option<GridSpot>>,
     pub(super) reference: GridReference,
-    /// How many domains of one node each are shown together; 1 for a grid of
-    /// its own domain.
+    /// Number of domains of one node each that are drawn together; 1 for a grid of its own domain.
     pub(super) joined: usize,
-    /// What one spot sums up, where it is more than one cell.
+    /// The meaning of one spot, if it combines several cells.
     pub(super) summed: Option<&'static str>,
-    /// What was left out to make it fit.
+    /// The parts that were left out to limit the size.
     pub(super) left_out: Option<String>,
-    /// A grid per node, where the test stays inside nodes.
+    /// A grid per node, if the test stays inside nodes.
     pub(super) inside: Vec<HeatmapGrid>,
 }
 
@@ -114,23 +108,22 @@ impl HeatmapGrid {
         self.spots.get(row * self.cols.len() + col).and_then(Option::as_ref)
     }
 
-    /// All spots with a number.
     pub(super) fn values(&self) -> Vec<f64> {
         self.spots.iter().flatten().filter_map(|s| s.value).collect()
     }
 
-    /// The lowest ratio, if there is any.
+    /// The lowest ratio, if any.
     pub(super) fn lowest_ratio(&self) -> Option<f64> {
         self.spots.iter().flatten().filter_map(|s| s.ratio).reduce(f64::min)
     }
 
-    /// How many spots hold no number although they were to be measured.
+    /// Number of planned spots without a number.
     pub(super) fn missing_count(&self) -> usize {
         self.spots.iter().flatten().filter(|s| s.value.is_none()).count()
     }
 
-    /// The grid with one line and column per node, each spot the worst of the
-    /// GPU pairs between two nodes.
+    /// The grid with one line and column per node, each spot the worst of the GPU pairs between two
+    /// nodes.
     pub(super) fn fold_by_node(&self) -> Self {
         let nodes = |ends: &[GridEnd]| {
             let mut out: Vec<GridEnd> = Vec::new();
@@ -158,8 +151,8 @@ impl HeatmapGrid {
         Self { rows, cols, spots, summed, inside: Vec::new(), ..self.clone() }
     }
 
-    /// The grid with at most `most` lines (and, between pairs, columns): those
-    /// with the lowest ratios, in their old order.
+    /// The grid with at most `most` lines (and, between pairs, columns): those with the lowest
+    /// ratios, in their original order.
     pub(super) fn keep_worst(&self, most: usize) -> Self {
         let keep = |count: usize, lowest: &dyn Fn(usize) -> f64| -> Vec<usize> {
             let mut order: Vec<usize> = (0..count).collect();
@@ -168,7 +161,7 @@ impl HeatmapGrid {
             order.sort_unstable();
             order
         };
-        // The mean, since every line crosses the one column of a bad part.
+        // The mean, because every line crosses the single column of a bad part.
         let mean = |line: &mut dyn Iterator<Item = Option<&GridSpot>>| {
             let (mut sum, mut count) = (0.0, 0_u32);
             for spot in line.flatten() {
@@ -211,12 +204,12 @@ pub(super) fn worse_spot(a: GridSpot, b: GridSpot) -> GridSpot {
     GridSpot { outcome: a.outcome.max(b.outcome), ..low }
 }
 
-/// What tells one grid from another, in the order grids are shown.
+/// The identity of a grid, in display order.
 type GridKey<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
 
-/// Ends of a square that is held whole: 640,000 spots.
+/// Most ends of a square that is kept whole: 640,000 spots.
 const MOST_ENDS: usize = 800;
-/// Ends that are kept of a larger one.
+/// Ends that are kept of a larger square.
 const KEPT_ENDS: usize = 144;
 
 /// All grids of a run, by domain, test and rail.
@@ -226,7 +219,7 @@ pub(super) fn build_grids(run: &Run) -> Vec<HeatmapGrid> {
     let mut last: Option<(GridKey<'_>, usize)> = None;
     for cell in &run.cells {
         let key = (cell.domain.as_ref(), &*cell.testcase, cell.rail.as_deref(), cell.unit);
-        // Cells come test by test; a look at the last saves the search.
+        // Cells are ordered by test, so checking the last grid first saves a search.
         let at = match last {
             Some((same, at)) if same == key => at,
             _ => *index.entry(key).or_insert_with(|| {
@@ -247,7 +240,6 @@ pub(super) fn build_grids(run: &Run) -> Vec<HeatmapGrid> {
     grids.map(|grid| reference_text::with_peer_reference(grid, &run.verdicts.findings)).collect()
 }
 
-/// The readings of one cell.
 struct GridCellReadings {
     values: Vec<f64>,
     ratios: Vec<f64>,
@@ -264,8 +256,8 @@ fn build_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatm
     if !local || nodes.len() < 2 {
         return pair_grid(cells, claimed);
     }
-    // One square over all nodes would be empty but for its diagonal, and on a
-    // fleet too large to hold. Only what it is compared with is needed here.
+    // One square over all nodes would be empty except for its diagonal, and too large for a big
+    // fleet. Only its reference is needed here.
     let whole = HeatmapGrid {
         reference: choose_reference(
             cells,
@@ -295,8 +287,7 @@ fn build_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatm
     HeatmapGrid { inside, ..overview }
 }
 
-/// Pairs as a square. Where it would be too large to hold, only the ends of
-/// the worst cells are kept.
+/// Pairs as a square. If it would be too large, only the ends of the worst cells are kept.
 fn pair_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> HeatmapGrid {
     let ends =
         |c: &MeasuredCell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
@@ -326,8 +317,8 @@ fn pair_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatma
     }
 }
 
-/// Whether a cell is about one GPU: a copy to or from its host, inside
-/// itself, or with all GPUs at once (an end without a name).
+/// Whether a cell is about one GPU: a copy to or from its host, inside itself, or with all GPUs
+/// concurrently (an end without a name).
 fn has_one_gpu(cell: &MeasuredCell) -> bool {
     let is_unnamed = |node: &Option<NodeName>, gpu: Option<u32>| node.is_none() && gpu.is_none();
     if is_unnamed(&cell.src_node, cell.src_gpu) || is_unnamed(&cell.dst_node, cell.dst_gpu) {
@@ -337,7 +328,7 @@ fn has_one_gpu(cell: &MeasuredCell) -> bool {
     cell.src_node == cell.dst_node && (cell.src_gpu != cell.dst_gpu) != both
 }
 
-/// Nodes that a domain claims and that have no cell here, where most have.
+/// Nodes that a domain claims and that have no cell here, if most of its nodes have one.
 fn unseen_nodes(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> Vec<NodeName> {
     let Some(claimed) = claimed else { return Vec::new() };
     let absent: Vec<NodeName> =
@@ -345,7 +336,7 @@ fn unseen_nodes(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> 
     if 2 * absent.len() < claimed.nodes.len() { absent } else { Vec::new() }
 }
 
-/// Cells laid out as a table of this shape.
+/// Cells as a table of this shape.
 fn table_grid(
     cells: &[&MeasuredCell],
     claimed: Option<&ClaimedDomain>,
@@ -384,8 +375,8 @@ fn table_grid(
         }
     }
     if shape == GridShape::Pairs {
-        // A square with the same order on both sides, so that a bad part is a
-        // cross. Ends that only receive (or only send) get a line as well.
+        // A square with the same order on both sides, so that a bad part is a cross. Ends that only
+        // receive (or only send) get a line as well.
         for end in rows.keys().chain(cols.keys()).cloned().collect::<BTreeSet<GridEnd>>() {
             let (r, c) = (rows.len(), cols.len());
             rows.entry(end.clone()).or_insert(r);
@@ -440,8 +431,7 @@ fn table_grid(
     }
 }
 
-/// What numbers of these cells are compared with: what is expected, or else
-/// the median of `values`.
+/// The reference of these cells: their expectation, or else the median of `values`.
 fn choose_reference(cells: &[&MeasuredCell], values: &mut [f64]) -> GridReference {
     let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
     match (expected().reduce(f64::min), expected().reduce(f64::max)) {
@@ -450,7 +440,7 @@ fn choose_reference(cells: &[&MeasuredCell], values: &mut [f64]) -> GridReferenc
     }
 }
 
-/// Gives every spot its ratio to the median, where that is the reference.
+/// Sets every spot's ratio to the median, if that is the reference.
 pub(super) fn relate_to_median(
     spots: &mut [Option<GridSpot>],
     reference: GridReference,
@@ -465,8 +455,8 @@ pub(super) fn relate_to_median(
     }
 }
 
-/// Ends in the order of the claim where there is one, then by name; and where
-/// each old index went.
+/// Ends in the order of the claim if there is one, then by name; and the new position of each old
+/// index.
 pub(super) fn order_ends(
     ends: BTreeMap<GridEnd, usize>,
     claimed: Option<&ClaimedDomain>,

@@ -1,6 +1,6 @@
-//! The one sentence that every report opens with: outcome, where, what.
+//! The sentence that opens every report: outcome, place, matter.
 //!
-//! Only words here; the outcome itself was decided by the judge.
+//! Text only; the judge has decided the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,14 @@ use model::verdict::{Direction, Finding, LocusKind, NodeVerdict, Outcome};
 /// Outcome, place and matter of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Headline {
-    /// The run's outcome.
     pub(super) outcome: Outcome,
-    /// Where: the domains concerned.
+    /// The domains concerned.
     pub(super) place: String,
-    /// What, in a clause.
+    /// The matter, in a clause.
     pub(super) what: String,
 }
 
 impl Headline {
-    /// The outcome in capitals.
     pub(super) fn outcome_word(&self) -> String {
         self.outcome.as_str().to_uppercase()
     }
@@ -39,7 +37,6 @@ impl Headline {
     }
 }
 
-/// The headline of a run.
 pub(super) fn build_headline(run: &Run) -> Headline {
     let verdicts = &run.verdicts;
     let outcome = verdicts.outcome;
@@ -49,7 +46,7 @@ pub(super) fn build_headline(run: &Run) -> Headline {
     };
     let domains: BTreeSet<&DomainName> = match outcome {
         Outcome::Pass => measured_domains(run),
-        // Where what is unknown belongs to nodes, name their domains.
+        // If nodes have unknown outcomes, the headline names their domains.
         Outcome::Unknown if blamed.is_empty() => verdicts
             .nodes
             .iter()
@@ -125,7 +122,7 @@ pub(super) fn worst_together(run: &Run) -> Option<f64> {
     worst_over_nodes(run, |node| node.detectable_together)
 }
 
-/// The largest value over all nodes; `None` where one node has none.
+/// The largest value over all nodes; `None` if one node has none.
 fn worst_over_nodes(run: &Run, of: impl Fn(&NodeVerdict) -> Option<f64>) -> Option<f64> {
     let each: Option<Vec<f64>> = run.verdicts.nodes.iter().map(of).collect();
     each?.into_iter().reduce(f64::max)
@@ -229,7 +226,7 @@ fn describe_findings(run: &Run, blamed: &[&Finding], domains: &BTreeSet<&DomainN
     what
 }
 
-/// The one part a clause is about, by name.
+/// The name of the only part in a clause.
 fn name_single_part(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
     let locus = &finding.locus;
     let node = locus.node.as_ref().map_or("", |n| n.as_str());
@@ -237,7 +234,7 @@ fn name_single_part(finding: &Finding, domains: &BTreeSet<&DomainName>) -> Strin
         Some(gpu) => format!("{}:{gpu}", clip(node, 60)),
         None => clip(node, 60),
     };
-    // The place in front has named the only domain already.
+    // The place at the beginning already names the only domain.
     let domain = match &locus.domain {
         Some(domain) if 1 < domains.len() => format!(" {}", clip(domain.as_str(), 60)),
         _ => String::new(),
@@ -257,7 +254,7 @@ fn name_single_part(finding: &Finding, domains: &BTreeSet<&DomainName>) -> Strin
             _ => format!("one direction of {name}"),
         },
         LocusKind::Tray => format!("tray {name}"),
-        // A rail ends at a node; what is slow there is its NIC.
+        // A rail ends at a node; the slow part there is its NIC.
         LocusKind::Rail if !node.is_empty() => match rail.trim() {
             "" => format!("the NIC of {name}"),
             rail => format!("{rail} of {name}"),
@@ -275,7 +272,7 @@ fn name_single_part(finding: &Finding, domains: &BTreeSet<&DomainName>) -> Strin
     }
 }
 
-/// `1 GPU`, `3 pairs`.
+/// For example `1 GPU` or `3 pairs`.
 fn count_parts(kind: LocusKind, count: usize) -> String {
     let (one, many) = match kind {
         LocusKind::Gpu => ("GPU", "GPUs"),
@@ -292,7 +289,7 @@ fn count_parts(kind: LocusKind, count: usize) -> String {
     count_noun(count, one, many)
 }
 
-/// How many such parts there are, where that is known; else 0.
+/// The number of such parts, if known; otherwise 0.
 fn total_parts(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> usize {
     let within =
         |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
@@ -303,8 +300,8 @@ fn total_parts(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> u
     }
 }
 
-/// GPUs of these domains (of everything, when none is named): as claimed, or
-/// as many as appear in cells without a claim.
+/// GPUs of these domains, or of all domains if none is named: as claimed, or as many as appear in
+/// cells without a claim.
 fn total_gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
     let within =
         |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));

@@ -1,10 +1,9 @@
-//! One page that holds everything: no network, no second file.
+//! A self-contained page: no network, no second file.
 //!
-//! The template, stylesheet and script are in `reports/` and compiled in. Every
-//! text is escaped by the template engine; only figures and data, whose text is
-//! escaped where they are made, go in as they are. The page is complete without
-//! its script, which only filters, redraws and reads out what is there. What is
-//! too much to show is counted and named.
+//! The template, stylesheet and script are in `reports/` and compiled in. The template engine
+//! escapes every text; only figures and data, whose text is escaped where they are built, are
+//! inserted as they are. The page is complete without its script, which only filters, redraws and
+//! reads out its content. Content beyond the limits is counted and named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,25 +47,24 @@ const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
 const SCRIPT: &str = include_str!("../../../reports/report.js");
 
-/// Rows of one table.
 const ROWS: usize = 2_000;
-/// Findings listed with their evidence; the rest are counted.
+/// Most findings listed with their evidence; the rest are counted.
 const MOST_FINDINGS: usize = 100;
-/// Files named behind one piece of evidence; the rest are counted.
+/// Most files named for one piece of evidence; the rest are counted.
 const FILES: usize = 6;
-/// Longest text taken over from a file.
+/// Longest text taken from a file.
 const LONGEST: usize = 2_000;
 
 /// Optional context of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HtmlPageContext<'a> {
-    /// An earlier run: its numbers behind a switch in every figure.
+    /// An earlier run: its numbers, behind a switch in every figure.
     pub before: Option<&'a Run>,
     /// Readings of parts over runs.
     pub trends: &'a [Trend],
     /// This run compared with an earlier one, part by part.
     pub comparison: Option<&'a RunComparison>,
-    /// What repairs changed, node by node.
+    /// The effects of repairs, node by node.
     pub repairs: Option<&'a RepairReport>,
 }
 
@@ -81,7 +79,6 @@ pub fn render(run: &Run, context: &HtmlPageContext<'_>) -> Result<String, Report
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
 }
 
-/// Everything the template shows.
 #[derive(Serialize)]
 struct HtmlPage<'a> {
     policy: String,
@@ -127,7 +124,7 @@ struct HtmlPage<'a> {
     bands: usize,
 }
 
-/// What the page's script is given.
+/// The input of the page's script.
 #[derive(Serialize)]
 struct HtmlScriptData {
     run: String,
@@ -259,8 +256,8 @@ fn build_page<'a>(
     })
 }
 
-/// The domains that can be chosen among: those of two nodes and more, in the
-/// order in which they are claimed. A fleet of single nodes is searched by name.
+/// The domains of the filter: those of two nodes and more, in the order in which they are claimed.
+/// A fleet of single nodes is searched by name.
 fn domain_names(run: &Run) -> Vec<&str> {
     let mut size: BTreeMap<&str, usize> = BTreeMap::new();
     for node in &run.verdicts.nodes {
@@ -327,8 +324,8 @@ fn list_run_facts(run: &Run) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The name a domain is shown under. What is of none lies between those that
-/// are claimed: the scale-out network.
+/// The display name of a domain. Without a domain, a part lies between the claimed ones: the
+/// scale-out network.
 fn domain_name(run: &Run, name: Option<&str>) -> String {
     match name {
         Some(name) => clip_text(name),
@@ -337,8 +334,7 @@ fn domain_name(run: &Run, name: Option<&str>) -> String {
     }
 }
 
-/// How bad what the grids of no single domain show is: the worst finding that
-/// they bear out.
+/// The outcome of the grids between domains: the worst finding that they confirm.
 fn outcome_between_domains(run: &Run, grids: &[HeatmapGrid]) -> Option<Outcome> {
     let own: Vec<BlameFinder<'_>> = grids
         .iter()
@@ -351,7 +347,7 @@ fn outcome_between_domains(run: &Run, grids: &[HeatmapGrid]) -> Option<Outcome> 
     borne_out.map(|finding| finding.outcome).max()
 }
 
-/// What belongs to each domain, or to none.
+/// Items by domain; those without one under `None`.
 fn group_by_domain<'a, T>(
     all: &'a [T],
     domain: impl Fn(&'a T) -> Option<&'a DomainName>,
@@ -363,7 +359,6 @@ fn group_by_domain<'a, T>(
     by_domain
 }
 
-/// What belongs to this domain.
 fn items_of_domain<'m, 'a, T>(
     by_domain: &'m BTreeMap<Option<&'a str>, Vec<&'a T>>,
     name: Option<&'m str>,
@@ -394,7 +389,7 @@ fn build_domain_rows(
             let found = items_of_domain(&findings, name).iter().map(|f| f.outcome);
             let outcome = nodes.iter().map(|n| n.outcome).chain(found).max();
             let outcome = match name {
-                // No node is of the network: each node's verdict includes its part of it.
+                // The network has no nodes: each node's verdict includes its part of the network.
                 None if !run.claims.domains.is_empty() => {
                     let gap = verdicts.nodes.iter().any(|n| n.outcome == Outcome::Unknown);
                     let calm = if gap { Outcome::Unknown } else { Outcome::Pass };
@@ -440,8 +435,8 @@ fn content_security_policy(style: &str, script: &str) -> String {
     )
 }
 
-/// A value as JSON that may stand inside a script element: what could end the
-/// element or begin a comment in it is an escape.
+/// A value as JSON for a script element: characters that could end the element or begin a comment
+/// in it are escaped.
 fn to_script_json<T: Serialize>(value: &T) -> String {
     let text = serde_json::to_string(value).expect("texts and numbers are JSON");
     let mut out = String::with_capacity(text.len());
@@ -458,17 +453,16 @@ fn to_script_json<T: Serialize>(value: &T) -> String {
     out
 }
 
-/// The longest name of a place.
+/// Longest anchor, in characters.
 const LONGEST_ANCHOR: usize = 60;
 
-/// Names given so far.
 #[derive(Debug, Default)]
 struct HtmlAnchors {
     taken: BTreeMap<String, usize>,
 }
 
 impl HtmlAnchors {
-    /// A name of letters, digits, `-`, `.` and `_` that nothing else has.
+    /// A unique anchor of letters, digits, `-`, `.` and `_`.
     fn unique_name(&mut self, kind: &str, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' };
         let wanted: String = text.chars().take(LONGEST_ANCHOR).map(fit).collect();

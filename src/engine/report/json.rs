@@ -1,6 +1,6 @@
 //! `verdicts.json` and `actions.json`.
 //!
-//! Their schemas are the files in `reports/schema`, which are made from the types
+//! Their schemas are the files in `reports/schema`, which are generated from the types
 //! (`cli/schemas`).
 
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub fn render_actions(actions: &ActionPlan) -> Vec<u8> {
     to_pretty_json(actions)
 }
 
-/// One indented document with a line break at its end.
+/// One indented document with a trailing line break.
 fn to_pretty_json<T: Serialize>(document: &T) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(document)
         .expect("documents are structs, lists and numbers, all of which JSON has");

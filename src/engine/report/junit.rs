@@ -1,11 +1,10 @@
-//! JUnit XML for pipelines: a suite per domain, a case per node, a case per
-//! finding that belongs to no node.
+//! JUnit XML for pipelines: a suite per domain, a case per node, a case per finding that belongs to
+//! no node.
 //!
-//! Degraded and failed are `<failure>`. Unknown is `<error type="unknown">`
-//! and not `<skipped>`: pipelines count a skipped test as fine, and not
-//! knowing must never open a gate. The first suite holds one case with the
-//! verdict of the whole run, so a file is free of failures and errors exactly
-//! when the run passed.
+//! Degraded and failed are `<failure>`. Unknown is `<error type="unknown">` and not `<skipped>`:
+//! pipelines count a skipped test as passed, and an unknown state must never open a gate. The first
+//! suite holds one case with the verdict of the whole run, so a file is free of failures and errors
+//! exactly when the run passed.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,6 @@ use model::id::NodeName;
 use model::run::Run;
 use model::verdict::{Finding, NodeVerdict, Outcome};
 
-/// One case of a suite.
 struct JunitCase {
     class: String,
     name: String,
@@ -28,10 +26,10 @@ struct JunitCase {
     text: String,
 }
 
-/// Longest message of one case.
+/// Longest message of one case, in characters.
 const LONGEST: usize = 1_000;
 
-/// The document.
+/// Renders the document.
 pub fn render(run: &Run) -> String {
     let verdicts = &run.verdicts;
     let mut suites: Vec<(String, Vec<JunitCase>)> = vec![("run".to_owned(), vec![run_case(run)])];
@@ -74,9 +72,9 @@ pub fn render(run: &Run) -> String {
     write_document(run, &suites)
 }
 
-/// Whether a finding that names a node is listed in that node's case: the node came out
-/// at least as badly. A finding that did not make its node bad has a case of its own, so
-/// that none is lost.
+/// Whether a finding that names a node is listed in that node's case: the node's outcome is at
+/// least as bad. A finding that did not make its node bad has a case of its own, so that none is
+/// lost.
 fn is_covered_by_node(finding: &Finding, node: Outcome) -> bool {
     finding.outcome <= node
 }

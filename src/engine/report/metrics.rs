@@ -1,7 +1,7 @@
 //! The state of nodes, runs and the gate as gauges for Prometheus.
 //!
-//! Values in, families out. A node without a verdict is shown as unknown, never
-//! as a pass; where nodes are left out for their number, a gauge counts them.
+//! Values in, families out. A node without a verdict is exported as unknown, never as a pass; if
+//! too many nodes exist, a gauge counts those left out.
 
 pub mod definitions;
 pub mod exposition;
@@ -20,18 +20,18 @@ use model::id::{DomainName, NodeName};
 use model::trend::OpenAlarm;
 use model::verdict::{Outcome, Verdicts};
 
-/// All outcomes, in the order in which they are shown.
+/// All outcomes, in display order.
 const OUTCOMES: [Outcome; 4] =
     [Outcome::Pass, Outcome::Unknown, Outcome::Degraded, Outcome::Failed];
 
-/// What is known of a certificate by its file alone.
+/// The validity of a certificate, from its file alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CertificateValidity {
     /// When its run was made, in seconds since 1970.
     pub issued: i64,
-    /// Until when it counts.
+    /// When it expires, in seconds since 1970.
     pub expires: i64,
-    /// It was declared void.
+    /// Whether it was declared void.
     pub is_void: bool,
 }
 
@@ -53,7 +53,7 @@ impl CertificateValidity {
     }
 }
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeMetricsState {
     /// Its domain.
@@ -62,13 +62,13 @@ pub struct NodeMetricsState {
     pub outcome: Option<Outcome>,
     /// When that run was made, in seconds since 1970.
     pub measured: Option<i64>,
-    /// The smallest degradation that it could have seen there.
+    /// The smallest degradation that this run could detect on it.
     pub detectable: Option<f64>,
-    /// Its worst shares of what was expected.
+    /// Its worst shares of the expected values.
     pub worst: BTreeMap<PathClass, f64>,
     /// Its certificate.
     pub certificate: Option<CertificateValidity>,
-    /// Drift alarms that stand.
+    /// Its active drift alarms.
     pub alarms: Vec<OpenAlarm>,
 }
 
@@ -77,7 +77,7 @@ impl NodeMetricsState {
         self.outcome.unwrap_or(Outcome::Unknown)
     }
 
-    /// Whether it is listed even where there is no room for all.
+    /// Whether it is listed even if there is no room for all nodes.
     fn is_notable(&self, now: i64) -> bool {
         self.verdict() != Outcome::Pass
             || !self.alarms.is_empty()
@@ -85,14 +85,14 @@ impl NodeMetricsState {
     }
 }
 
-/// What is known of the runs of one profile.
+/// The state of the runs of one profile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileMetricsState {
-    /// When the last was made, in seconds since 1970.
+    /// When the last one was made, in seconds since 1970.
     pub at: i64,
-    /// How long it took; absent where it did not come to its end.
+    /// Its duration; absent if it did not complete.
     pub seconds: Option<f64>,
-    /// Every step of its plan was tried.
+    /// Whether every step of its plan was tried.
     pub is_complete: bool,
     /// Its verdict.
     pub outcome: Option<Outcome>,
@@ -100,11 +100,11 @@ pub struct ProfileMetricsState {
     pub nodes: BTreeMap<Outcome, usize>,
     /// Its findings, by class and verdict.
     pub findings: BTreeMap<(FindingClass, Outcome), usize>,
-    /// What it could not report.
+    /// Number of its unknowns.
     pub unknowns: usize,
     /// The largest detectable loss over its nodes.
     pub detectable: Option<f64>,
-    /// It proposed nothing, for a reason that is about more than one node.
+    /// Whether it proposed nothing, for a reason that concerns more than one node.
     pub is_frozen: bool,
     /// When the last complete run with a verdict other than unknown was made.
     pub conclusive: Option<i64>,
@@ -130,44 +130,45 @@ impl ProfileMetricsState {
     }
 }
 
-/// What is known of the gate.
+/// The state of the gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateMetricsState {
-    /// The breaker has tripped.
+    /// Whether the breaker has tripped.
     pub is_tripped: bool,
-    /// A person has paused it.
+    /// Whether a user has paused it.
     pub is_paused: bool,
-    /// Drains of ours that stand.
+    /// fabricgate's drains in force.
     pub drains: usize,
-    /// Actions without an outcome.
+    /// Actions without a result.
     pub open: usize,
-    /// The rest of the budgets; empty where the size of the fleet is not configured.
+    /// The rest of the budgets; empty if the size of the fleet is not configured.
     pub budgets: Vec<BudgetShare>,
 }
 
-/// Everything that is shown.
+/// All exported state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricsState {
-    /// When it was put together, in seconds since 1970.
+    /// When it was collected, in seconds since 1970.
     pub now: i64,
-    /// The nodes that are known.
+    /// The known nodes.
     pub nodes: BTreeMap<NodeName, NodeMetricsState>,
     /// The runs, by profile.
     pub profiles: BTreeMap<String, ProfileMetricsState>,
-    /// The gate, where there is one.
+    /// The gate, if there is one.
     pub gate: Option<GateMetricsState>,
-    /// Drift alarms of domains that stand.
+    /// Active drift alarms of domains.
     pub drifting: BTreeMap<DomainName, Vec<OpenAlarm>>,
-    /// The history could be read, or there is none: alarms that are not here are over.
+    /// Whether the history could be read, or does not exist: alarms that are missing here have
+    /// ended.
     pub is_history_read: bool,
-    /// What could not be read.
+    /// Number of files that could not be read.
     pub problems: usize,
-    /// The runs measured a simulated fabric, or were stored ones.
+    /// Whether the runs measured a simulated fabric, or replayed stored ones.
     pub is_simulated: bool,
 }
 
-/// The state as gauges. At most this many nodes have series of their own: where
-/// there are more, those have that are not simply well.
+/// The state as gauges. At most `most` nodes have series of their own: if there are more, healthy
+/// nodes are left out.
 pub fn build_families(state: &MetricsState, most: usize) -> Vec<MetricFamily> {
     let mut all = Vec::from(fleet_families(state));
     all.extend(node_families(state, most));
@@ -198,7 +199,7 @@ fn node_families(state: &MetricsState, most: usize) -> [MetricFamily; 9] {
     let mut shown: Vec<(&NodeName, &NodeMetricsState)> = state.nodes.iter().collect();
     if is_cut {
         shown.retain(|(_, it)| it.is_notable(state.now));
-        // The worst first; a stable sort keeps nodes in order otherwise.
+        // The worst first; a stable sort otherwise keeps the order of nodes.
         shown.sort_by_key(|(_, it)| std::cmp::Reverse(it.verdict()));
         shown.truncate(most);
         shown.sort_by_key(|(name, _)| *name);
@@ -251,7 +252,7 @@ fn node_families(state: &MetricsState, most: usize) -> [MetricFamily; 9] {
     [left_out, verdict, measured, worst, detectable, issued, expires, void, alarms]
 }
 
-/// Domains whose level drifts: as many as nodes may be shown.
+/// Domains with a drifting level, at most as many as nodes.
 fn drift_families(state: &MetricsState, most: usize) -> MetricFamily {
     let mut alarms = MetricFamily::new(&of::DOMAIN_ALARMS);
     for (domain, it) in state.drifting.iter().take(most) {

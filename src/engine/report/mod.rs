@@ -1,9 +1,8 @@
-//! Reports of a run for people and machines: a [`Run`] in, text out.
+//! Reports of a run for readers and machines: a [`Run`] in, text out.
 //!
-//! One exporter per file, all pure: no I/O, no clock, no environment. Nothing
-//! here decides an outcome; a report shows the verdicts of the judge and counts
-//! what it leaves out. Text from outside (node names, details)
-//! reaches a reader without control characters.
+//! One exporter per file, all pure: no I/O, no clock, no environment. Nothing here decides an
+//! outcome; a report shows the judge's verdicts and counts what it leaves out. Text from outside
+//! (node names, details) reaches a reader without control characters.
 //!
 //! [`Run`]: model::run::Run
 
@@ -59,11 +58,11 @@ pub use terminal_page::TerminalStyle;
 #[cfg(test)]
 mod fixture;
 
-/// Why a page could not be rendered. Either is a bug of this crate, never of
-/// the run: every run has a page.
+/// Why a page could not be rendered. Either is a bug of this crate, never of the run: every run has
+/// a page.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The template and its data do not fit together.
+    /// The template and its data do not match.
     #[error("the report template cannot be rendered")]
     Template(#[from] minijinja::Error),
     /// A figure could not be drawn.

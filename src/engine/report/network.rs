@@ -1,8 +1,7 @@
-//! The scale-out network at a glance: each node's rails next to each other, and
-//! each leaf against each leaf.
+//! Overviews of the scale-out network: each node's rails next to each other, and each leaf against
+//! each leaf.
 //!
-//! Both are put together from cells of single rails, by medians; nothing is
-//! compared anew.
+//! Both combine cells of single rails by medians; nothing is compared again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +14,11 @@ use model::run::Run;
 use model::stats::sort_median;
 use model::verdict::Outcome;
 
-/// Meaning of a spot of a node's port, which has several partners.
+/// The meaning of a spot of a node's port, which has several partners.
 const PORT: &str = "the worse of a port's medians over its partners, sending and receiving";
-/// Meaning of a spot of two leaves.
+/// The meaning of a spot of two leaves.
 const LEAVES: &str = "the median of all paths from nodes of one leaf to nodes of the other";
 
-/// Readings in one spot.
 #[derive(Default)]
 struct SpotSum {
     values: Vec<f64>,
@@ -37,8 +35,7 @@ impl SpotSum {
 
     fn into_spot(mut self) -> GridSpot {
         self.outcomes.sort_unstable();
-        // Every healthy port has a low path to the one that is not, and is
-        // healthy all the same.
+        // Every healthy port has a low path to the faulty one and is still healthy.
         let outcome = self.outcomes.get(self.outcomes.len() / 2).copied();
         GridSpot {
             value: sort_median(&mut self.values),
@@ -52,8 +49,7 @@ fn grid_end(name: &str) -> GridEnd {
     GridEnd { node: Some(NodeName::from(name)), gpu: None }
 }
 
-/// Node by rail and leaf by leaf, for every test that names rails and is
-/// compared with something.
+/// Node by rail and leaf by leaf, for every test that names rails and has a reference.
 pub(super) fn build_network_grids(run: &Run) -> Vec<HeatmapGrid> {
     let mut tests: BTreeMap<(Arc<str>, &'static str), Vec<&MeasuredCell>> = BTreeMap::new();
     let between = |c: &&MeasuredCell| c.rail.is_some() && c.src_node != c.dst_node;
@@ -85,11 +81,11 @@ fn build_table(
     let mut rows: BTreeSet<&str> = spots.keys().map(|(row, _)| *row).collect();
     let mut cols: BTreeSet<&str> = spots.keys().map(|(_, col)| *col).collect();
     if shape == GridShape::Leaves {
-        // A leaf that was only sent to has its line as well.
+        // A leaf that only receives gets a line as well.
         rows.append(&mut cols.clone());
         cols.clone_from(&rows);
     }
-    // A single rail, or a leaf by itself, needs no picture.
+    // A single rail, or a single leaf, needs no figure.
     if cols.len() < 2 {
         return None;
     }
@@ -112,7 +108,7 @@ fn build_table(
     })
 }
 
-/// One line a node, one column a rail.
+/// One line per node, one column per rail.
 fn rail_grid(cells: &[&MeasuredCell], reference: GridReference) -> Option<HeatmapGrid> {
     let mut sent: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
     let mut received: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
@@ -133,7 +129,7 @@ fn rail_grid(cells: &[&MeasuredCell], reference: GridReference) -> Option<Heatma
     build_table(cells, reference, GridShape::PerRail, &ports, PORT)
 }
 
-/// One line and column a leaf.
+/// One line and one column per leaf.
 fn leaf_grid(
     cells: &[&MeasuredCell],
     reference: GridReference,

@@ -1,7 +1,7 @@
 //! The facts that a node reports, as tables.
 //!
-//! Shows the reported and the missing facts; nothing is judged. The complete
-//! document is the JSON.
+//! Displays the reported and the missing facts; nothing is judged. The JSON is the complete
+//! document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use model::gpu_facts::{FabricFacts, GpuFacts, LinkState, PcieFacts};
 use model::node_facts::{ImexFacts, MissingFact, NicFacts, NodeFacts, PciDistance};
 use model::throttle_reason::ThrottleReason;
 
-/// What stands where nothing is known.
+/// Placeholder of an unknown value.
 const UNKNOWN: &str = "?";
 
-/// The widest word of a table that is not cut.
+/// The widest token of a table that is not cut.
 const WIDEST: usize = 60;
 
-/// The whole account.
+/// Renders the whole report.
 pub fn render(facts: &NodeFacts) -> String {
     let mut text = render_head(facts);
     if let Some(gpus) = facts.gpus.as_ref().filter(|gpus| !gpus.is_empty()) {
@@ -93,7 +93,7 @@ fn gpu_row(gpu: &GpuFacts) -> Vec<String> {
     ]
 }
 
-/// `18 of 18 at 26562 MB/s`.
+/// For example `18 of 18 at 26562 MB/s`.
 fn format_links(gpu: &GpuFacts) -> String {
     let Some(count) = gpu.nvlink_count else { return UNKNOWN.to_owned() };
     if count == 0 {
@@ -126,7 +126,7 @@ fn format_links(gpu: &GpuFacts) -> String {
     text
 }
 
-/// `gen 5 x16`, and what it could be where that is more.
+/// For example `gen 5 x16`, with the maximum if it is higher.
 fn format_pcie(link: &PcieFacts) -> String {
     let one = |generation: Option<u32>, width: Option<u32>| {
         Some(format!("gen {} x{}", generation?, width?))
@@ -150,8 +150,7 @@ fn format_fabric(fabric: &FabricFacts) -> String {
     text
 }
 
-/// Remarks that a person checks first; what several GPUs have in common is listed
-/// once.
+/// Remarks that an operator checks first; a remark about several GPUs is listed once.
 fn collect_remarks(gpus: &[GpuFacts]) -> Vec<String> {
     let mut all: Vec<(String, Vec<u32>)> = Vec::new();
     for gpu in gpus {
@@ -281,7 +280,7 @@ fn format_imex(imex: &ImexFacts) -> String {
     parts.join("; ")
 }
 
-/// `serial number of GPUs 0-3: no permission`.
+/// For example `serial number of GPUs 0-3: no permission`.
 fn format_missing(missing: &MissingFact) -> String {
     let of = |what: &str, numbers: &[u32]| match numbers {
         [] => String::new(),
@@ -293,7 +292,7 @@ fn format_missing(missing: &MissingFact) -> String {
     to_plain(&format!("{}{links}{gpus}: {}", missing.what, missing.why)).into_owned()
 }
 
-/// `0-3, 7`.
+/// For example `0-3, 7`.
 fn format_ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

@@ -1,6 +1,5 @@
-//! Notices for operators: which events a run and the state of the
-//! gate amount to, which of them are news, and how they read in each receiver's
-//! format.
+//! Notices for operators: the events of a run and of the gate's state, the selection of new events,
+//! and their text in each receiver's format.
 //!
 //! Pure. `notify` chooses the receivers and delivers.
 
@@ -27,7 +26,7 @@ use model::time_format::format_rfc3339;
 use model::trend::OpenAlarm;
 use model::verdict::{Finding, NodeVerdict, Outcome, RatioReference};
 
-/// Longest text of one field: a message is read on a telephone.
+/// Longest text of one field: operators read messages on a telephone.
 const LONGEST: usize = 400;
 
 /// Kinds of notices.
@@ -36,26 +35,26 @@ const LONGEST: usize = 400;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum NoticeEvent {
-    /// A part works below what it must deliver.
+    /// A part works below the rate that it must deliver.
     Degraded,
     /// A part cannot be used as claimed.
     Failed,
     /// A node could not be judged.
     Unknown,
-    /// An earlier notice is over.
+    /// The condition of an earlier notice has ended.
     PassAgain,
-    /// Something was done to a node, or was not done for a budget.
+    /// The gate acted on a node, or a budget withheld the action.
     Action,
-    /// The breaker tripped, or a run proposed nothing for a common cause.
+    /// The breaker tripped, or a run proposed nothing because of a common cause.
     Breaker,
     /// A certificate expired.
     Expired,
-    /// A part drifts away from what is usual for it.
+    /// A part drifts away from its usual level.
     Drift,
 }
 
 impl NoticeEvent {
-    /// All of them.
+    /// All event kinds.
     pub const ALL: [Self; 8] = [
         Self::Degraded,
         Self::Failed,
@@ -81,7 +80,7 @@ impl NoticeEvent {
         }
     }
 
-    /// How urgent it is, in the words that alert rules use.
+    /// The urgency, in the terms of alert rules.
     pub fn severity(self) -> &'static str {
         match self {
             Self::Failed | Self::Breaker => "critical",
@@ -90,7 +89,7 @@ impl NoticeEvent {
         }
     }
 
-    /// Whether it goes on until something ends it; the others happen once.
+    /// Whether the event lasts until another event ends it; the others happen once.
     fn is_ongoing(self) -> bool {
         !matches!(self, Self::PassAgain | Self::Action)
     }
@@ -99,33 +98,33 @@ impl NoticeEvent {
 /// One notice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NoticeItem {
-    /// The same for the same thing in every run.
+    /// The key: equal in every run for the same matter.
     pub key: String,
-    /// What kind of thing.
+    /// The kind of event.
     pub event: NoticeEvent,
-    /// The node, where it is one's.
+    /// The node, if the notice is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// The domain, where it is one's.
+    /// The domain, if the notice is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The class of the worst finding, where there is one.
+    /// The class of the worst finding, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FindingClass>,
-    /// What the worst finding measured, as a share of what it was found by.
+    /// The worst finding's measurement, as a share of its reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// What that is a share of.
+    /// The reference of that share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of: Option<RatioReference>,
-    /// What it is, in a few words.
+    /// The matter, in a few words.
     pub what: String,
-    /// How bad, in one sentence.
+    /// The severity, in one sentence.
     pub how: String,
-    /// What was done about it.
+    /// The action that was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<String>,
-    /// What to do next.
+    /// The operator's next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -133,17 +132,17 @@ pub struct NoticeItem {
 /// The candidates for notices at one time, before they are compared with earlier notices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoticeOccasion {
-    /// The run, where there is one.
+    /// The run, if the notices come from one.
     pub run: Option<String>,
     /// Its profile.
     pub profile: Option<String>,
     /// Its folder.
     pub folder: Option<String>,
-    /// It measured a simulated fabric.
+    /// Whether it measured a simulated fabric.
     pub simulated: bool,
-    /// What stands or has happened.
+    /// Present conditions and new events.
     pub items: Vec<NoticeItem>,
-    /// Keys of what is known to be well now.
+    /// Keys of parts that are known to be healthy now.
     pub healthy: BTreeSet<String>,
     /// Nodes with a known outcome: earlier notices about a part of one of them that are
     /// not among the items are over.
@@ -206,7 +205,8 @@ pub fn occasion_from_run(
     occasion
 }
 
-/// Records the coverage of a run. A part without a verdict is not covered: it ends no notice.
+/// Records the coverage of a run. A part without a verdict is not covered, so the run ends no
+/// notice about it.
 fn record_coverage(run: &Run, occasion: &mut NoticeOccasion) {
     let (known, unknown): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
         run.verdicts.nodes.iter().partition(|it| it.outcome != Outcome::Unknown);
@@ -224,12 +224,12 @@ fn record_coverage(run: &Run, occasion: &mut NoticeOccasion) {
 }
 
 impl NoticeOccasion {
-    /// Takes back what a run cannot end because it left out nodes that are known from
-    /// others: a domain of which some were measured was not measured whole.
+    /// Removes coverage that a run without all known nodes cannot have: a domain with known nodes
+    /// that were not measured is not covered as a whole.
     pub fn limit_to_known(&mut self, run: &Run, state: &MetricsState) {
         let here: BTreeSet<&NodeName> = run.verdicts.nodes.iter().map(|it| &it.node).collect();
         let elsewhere = state.nodes.iter().filter(|(node, it)| {
-            // One that has no more than a certificate may be long gone.
+            // A node that only has a certificate may not exist any more.
             it.measured.is_some() && !here.contains(node)
         });
         for (_, it) in elsewhere {
@@ -245,7 +245,7 @@ fn is_bad(finding: &Finding) -> bool {
     Outcome::Unknown < finding.outcome
 }
 
-/// The notices of the state of certificates, the gate and the history.
+/// The notices about the state of certificates, the gate and the history.
 pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
     let mut occasion = NoticeOccasion::default();
     for (name, it) in &state.nodes {
@@ -259,7 +259,8 @@ pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
                 occasion.items.push(item);
             }
             Some(certificate) if !certificate.is_void => drop(occasion.healthy.insert(key)),
-            // A void one was drained or is other hardware, which has its own notice.
+            // A void certificate belongs to a drained node or to replaced hardware, which has its
+            // own notice.
             _ => {}
         }
         occasion.items.extend(it.alarms.iter().map(|alarm| drift_item(alarm, it.domain.as_ref())));
@@ -290,7 +291,7 @@ const NODE_DRIFTS: &str = "left what is usual for the node";
 const DOMAIN_DRIFTS: &str = "its level left what is usual for the domain";
 const BREAKER: &str = "breaker";
 const FROZEN: &str = "frozen";
-/// How the keys of drifts begin.
+/// The prefix of the keys of drifts.
 const DRIFTS: &str = "drift/";
 
 fn node_key(node: &NodeName) -> String {
@@ -322,7 +323,7 @@ fn outcome_event(outcome: Outcome) -> NoticeEvent {
 }
 
 fn node_item(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> NoticeItem {
-    // What has no number is not the worst of one outcome.
+    // Among findings of one outcome, those without a number come last.
     let ratio = |it: &Finding| it.deciding_share().filter(|it| it.is_finite());
     let level = |it: &Finding| ratio(it).unwrap_or(f64::MAX);
     let worst = own
@@ -343,7 +344,7 @@ fn node_item(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>
     item
 }
 
-/// What a plan that was carried out did about a node.
+/// The result of an executed plan for a node.
 fn describe_actions(plan: &ActionPlan, node: &NodeName) -> Option<String> {
     let records =
         plan.records.iter().filter(|it| it.node == *node && it.kind != ActionKind::Certify);
@@ -376,7 +377,7 @@ fn frozen_item(why: &str) -> NoticeItem {
     item
 }
 
-/// A part that left for the worse what is usual for it, in one test.
+/// A part that drifted away from its usual level for the worse, in one test.
 fn drift_item(standing: &OpenAlarm, domain: Option<&DomainName>) -> NoticeItem {
     let OpenAlarm { part, testcase, .. } = standing;
     let (kind, place, option) = match (&part.node, domain) {
@@ -393,12 +394,11 @@ fn drift_item(standing: &OpenAlarm, domain: Option<&DomainName>) -> NoticeItem {
     item
 }
 
-/// What was done to nodes, and what a budget forbade. That a node was certified is
-/// no news.
+/// Actions on nodes, and actions that a budget withheld. A certification is not an event.
 fn action_items(plan: &ActionPlan, run: &str) -> Vec<NoticeItem> {
     let mut items = Vec::new();
     for it in plan.records.iter().filter(|it| it.kind != ActionKind::Certify) {
-        // It was so before and had its notice then.
+        // The state existed before and had its notice then.
         if it.result == ActionResult::Already {
             continue;
         }
@@ -445,14 +445,14 @@ fn shorten(text: &str) -> String {
     clip(&to_plain(text), LONGEST)
 }
 
-/// A share in words, where there is one.
+/// A share as text, if it has one.
 fn format_share(item: &NoticeItem) -> Option<String> {
     // Notices of older programs lack it.
     let of = item.ratio_of.unwrap_or(RatioReference::Expected).label();
     item.ratio.map(|ratio| format!("{} of {of}", format_percent(ratio)))
 }
 
-/// The ratio by which it was found, and what it is of.
+/// The ratio that led to the finding, and its reference.
 fn finding_ratio(finding: &Finding) -> (Option<f64>, Option<RatioReference>) {
     finding.deciding_ratio().filter(|(ratio, _)| ratio.is_finite()).unzip()
 }

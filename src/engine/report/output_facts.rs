@@ -1,19 +1,19 @@
-//! What an output tells about machines, in a line or two per kind.
+//! The facts about machines in an output, in a line or two per kind.
 //!
-//! Equal facts are listed once, with the GPUs that they apply to. Nothing is judged: an
-//! inactive link is listed as in the output.
+//! Equal facts are listed once, with their GPUs. Nothing is judged: an inactive link is listed as
+//! in the output.
 
 use std::collections::BTreeMap;
 
 use super::plain_text::{clip, count_noun, format_number, list_names};
 use model::tool_facts::{GpuFabric, GpuLinks, ToolFacts};
 
-/// Longest value taken over from a file.
+/// Longest value taken from a file.
 const LONGEST: usize = 200;
-/// Lines of one kind before the rest is counted.
+/// Most lines of one kind; the rest are counted.
 const MOST: usize = 16;
 
-/// Everything, as (what, text) lines.
+/// All facts, as (name, text) lines.
 pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     let mut out = Vec::new();
     let mut say = |what: &str, text: String| out.push((what.to_owned(), text));
@@ -65,8 +65,8 @@ pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     out
 }
 
-/// What is kept under the tool's own names. Values per GPU
-/// (`gpu3.name`) is one line a name, those that differ first.
+/// Values under the tool's own names. Values per GPU (`gpu3.name`) become one line per name, those
+/// that differ first.
 fn list_values(facts: &ToolFacts) -> Vec<String> {
     let mut by_name: BTreeMap<&str, BTreeMap<&str, Vec<u32>>> = BTreeMap::new();
     let mut plain = Vec::new();
@@ -91,7 +91,7 @@ fn list_values(facts: &ToolFacts) -> Vec<String> {
     plain
 }
 
-/// `8 NVIDIA H100`, and so on for every name.
+/// For example `8 NVIDIA H100`, and so on for every name.
 fn count_names<'n>(names: impl Iterator<Item = Option<&'n str>>) -> String {
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
@@ -101,7 +101,7 @@ fn count_names<'n>(names: impl Iterator<Item = Option<&'n str>>) -> String {
     list_names(&each.collect::<Vec<_>>(), 6)
 }
 
-/// GPUs with equal values, together.
+/// Groups GPUs with equal values.
 fn group_equal(each: impl Iterator<Item = (u32, String)>) -> Vec<(String, String)> {
     let mut by_text: Vec<(String, Vec<u32>)> = Vec::new();
     for (gpu, text) in each {
@@ -122,7 +122,7 @@ fn group_equal(each: impl Iterator<Item = (u32, String)>) -> Vec<(String, String
     lines
 }
 
-/// `0-3, 6`.
+/// For example `0-3, 6`.
 fn format_ranges(numbers: &[u32]) -> String {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();
@@ -186,7 +186,7 @@ fn format_fabric(gpu: &GpuFabric) -> String {
     let value =
         |v: &Option<String>| v.as_deref().map_or_else(|| "not reported".into(), |v| clip(v, 60));
     let mut text = format!("state {}, status {}", value(&gpu.state), value(&gpu.status));
-    // What does not apply would fill the line on every machine without a fabric.
+    // Values that do not apply would fill the line on every machine without a fabric.
     let told = |v: &&String| v.as_str() != "N/A";
     if let Some(clique) = gpu.clique_id.as_ref().filter(told) {
         text.push_str(&format!(", clique {}", clip(clique, 40)));

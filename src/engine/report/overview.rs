@@ -1,8 +1,7 @@
-//! What many small grids show together: one line a node, one column a GPU.
+//! Overviews of many small grids: one line per node, one column per GPU.
 //!
-//! A test inside nodes has a square per node; a fleet of nodes that are domains
-//! of their own has a grid per domain. Either is put together here, by medians,
-//! and nothing is compared anew.
+//! A test inside nodes has a square per node; a fleet of nodes that are their own domain has a grid
+//! per domain. Both are combined here by medians, and nothing is compared again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +14,11 @@ use model::stats::sort_median;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
-/// What a spot of such a grid says of a GPU with several partners.
+/// The meaning of a spot for a GPU with several partners.
 const WORSE_MEDIAN: &str = "the worse of a GPU's medians, sending and receiving, inside its node";
 
-/// One line per node and one column per GPU: the worse of the medians of what
-/// the GPU sends and what it receives inside its node. Nodes without any cell
-/// have a line that says so.
+/// One line per node and one column per GPU: the worse of the medians of the GPU's sends and
+/// receives inside its node. Nodes without any cell have a line that is marked so.
 pub(super) fn build_overview(
     whole: &HeatmapGrid,
     inside: &[HeatmapGrid],
@@ -41,7 +39,7 @@ pub(super) fn build_overview(
     let unknown = absent.iter().map(|n| GridEnd { node: Some(n.clone()), gpu: None });
     let ends: BTreeMap<GridEnd, usize> = known.chain(unknown).zip(0..).collect();
     let (rows, _) = order_ends(ends, claimed);
-    // A domain can have all nodes of a fleet.
+    // A domain can contain all nodes of a fleet.
     let grids: BTreeMap<&GridEnd, &HeatmapGrid> =
         lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
     let mut spots = Vec::with_capacity(rows.len() * cols.len());
@@ -71,8 +69,8 @@ fn gpu_spot(grid: &HeatmapGrid, gpu: Option<u32>) -> Option<GridSpot> {
     [out, back].into_iter().flatten().filter_map(|s: Vec<_>| median_spot(&s)).reduce(worse_spot)
 }
 
-/// The median spot of a line, and the median of its outcomes: every healthy GPU
-/// has a low reading with the one that is not, and is healthy all the same.
+/// The median spot of a line, and the median of its outcomes: every healthy GPU has a low reading
+/// with the faulty one, and is still healthy.
 fn median_spot(line: &[&GridSpot]) -> Option<GridSpot> {
     let mut outcomes: Vec<Outcome> = line.iter().map(|s| s.outcome).collect();
     outcomes.sort_unstable();
@@ -83,15 +81,15 @@ fn median_spot(line: &[&GridSpot]) -> Option<GridSpot> {
     Some(GridSpot { value: of(|s| s.value), ratio: of(|s| s.ratio), outcome })
 }
 
-/// Whether a grid is all there is of one node, in a domain of its own.
+/// Whether a grid covers one node, in a domain of its own.
 fn is_single(grid: &HeatmapGrid) -> bool {
     let mut nodes = grid.rows.iter().chain(&grid.cols).filter_map(|e| e.node.as_ref());
     let first = nodes.next();
     first.is_some() && nodes.all(|node| Some(node) == first) && grid.inside.is_empty()
 }
 
-/// Nodes that are domains of their own, test by test in one grid. Only tests
-/// with an expectation: nothing else makes different nodes comparable.
+/// Nodes that are their own domain, test by test in one grid. Only tests with an expectation:
+/// nothing else makes different nodes comparable.
 pub(super) fn fleet_grids(grids: &[HeatmapGrid], claims: &Claims) -> Vec<HeatmapGrid> {
     let mut tests: BTreeMap<(&str, Option<&str>, Unit), Vec<&HeatmapGrid>> = BTreeMap::new();
     for grid in grids {
@@ -151,8 +149,7 @@ fn join_grids(grids: &[&HeatmapGrid], claims: &Claims) -> Option<HeatmapGrid> {
     })
 }
 
-/// Nodes that are claimed as domains of their own, of a platform seen here, and
-/// have no cell.
+/// Nodes that are claimed as their own domain, have a platform with cells here, and have no cell.
 fn unseen_ends(rows: &[GridEnd], claims: &Claims) -> Vec<GridEnd> {
     let single = || claims.domains.iter().filter(|d| d.nodes.len() == 1);
     let end = |node: &NodeName| GridEnd { node: Some(node.clone()), gpu: None };
@@ -168,7 +165,7 @@ fn unseen_ends(rows: &[GridEnd], claims: &Claims) -> Vec<GridEnd> {
         .collect()
 }
 
-/// How many of these spots show a loss that is judged.
+/// Number of these spots with a loss that is judged.
 pub(super) fn count_low(grid: &HeatmapGrid) -> usize {
     grid.spots.iter().flatten().filter(|s| Outcome::Degraded <= s.outcome).count()
 }
@@ -180,7 +177,7 @@ mod tests {
     use crate::report::grid::build_grids;
     use model::id::DomainName;
 
-    /// The two nodes of the fixture, each a domain of its own.
+    /// The two nodes of the fixture, each its own domain.
     fn apart(run: &mut model::run::Run) -> Vec<HeatmapGrid> {
         for cell in &mut run.cells {
             cell.domain = cell.src_node.as_ref().map(|n| DomainName::from(n.as_str()));

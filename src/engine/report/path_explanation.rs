@@ -1,5 +1,5 @@
-//! Two ends, or a rail: what was read between them, reading by reading, and which
-//! findings are about them. Part of an explanation; it judges nothing.
+//! The readings between two ends, or of a rail, one by one, and the findings about them. Part of an
+//! explanation; it judges nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use model::stats::sort_median;
 use model::unit::Unit;
 use model::verdict::Finding;
 
-/// An end as people write it: `node` or `node:gpu`.
+/// An end as users write it: `node` or `node:gpu`.
 #[derive(Clone, Copy)]
 struct ExplainedEnd<'q> {
     text: &'q str,
@@ -28,15 +28,14 @@ impl ExplainedEnd<'_> {
         named || self.text == node.as_str()
     }
 
-    /// Whether a part written `node` or `node:gpu` is this end, or in it.
+    /// Whether a part written as `node` or `node:gpu` is this end, or in it.
     fn matches_text(&self, part: &str) -> bool {
         let node = part.rsplit_once(':').map(|(node, _)| node);
         part == self.text || node == Some(self.text)
     }
 }
 
-/// What there is between two ends, written `A - B` or `A,B`; nothing where the
-/// run has no such pair.
+/// The readings between two ends, written as `A - B` or `A,B`; `None` if the run has no such pair.
 pub(super) fn explain_pair(run: &Run, query: &str) -> Option<String> {
     let query = query.strip_prefix("pair ").unwrap_or(query);
     let (a, b) = query.split_once(" - ").or_else(|| query.split_once(','))?;
@@ -59,7 +58,7 @@ pub(super) fn explain_pair(run: &Run, query: &str) -> Option<String> {
     describe_readings(run, &format!("between {} and {}", a.text, b.text), &cells, &about)
 }
 
-/// What there is of one rail.
+/// The readings of one rail.
 pub(super) fn explain_rail(run: &Run, query: &str) -> Option<String> {
     let name = query.strip_prefix("rail ").unwrap_or(query);
     let is = |rail: &Option<String>| rail.as_deref() == Some(name);
@@ -68,7 +67,7 @@ pub(super) fn explain_rail(run: &Run, query: &str) -> Option<String> {
     describe_readings(run, &format!("over rail {name}"), &cells, &about)
 }
 
-/// The stage, the test, and from where to where.
+/// The stage, the test, and both ends.
 type ReadingGroupKey = (Option<u8>, String, String);
 
 /// Readings by test, direction and stage, then the findings.

@@ -1,8 +1,7 @@
-//! Text and numbers as people get to see them.
+//! Text and numbers for display.
 //!
-//! Names and details come from files from outside. What would
-//! steer a terminal or reorder a line is shown as an escape instead. No
-//! layout here, and no markup.
+//! Names and details come from files from outside. Characters that would control a terminal or
+//! reorder a line are displayed as an escape instead. No layout here, and no markup.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,8 +10,8 @@ use model::text::is_control_or_invisible;
 use model::unit::Unit;
 use model::verdict::Locus;
 
-/// `text` with everything invisible or steering spelled out (`\x1b`, `\n`,
-/// `\u{202e}`), so that it stays on its line and means what it shows.
+/// `text` with all invisible and control characters escaped (`\x1b`, `
+/// `, `\u{202e}`), so that it stays on its line and cannot mislead.
 pub fn to_plain(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control_or_invisible) {
         return Cow::Borrowed(text);
@@ -35,8 +34,8 @@ pub fn to_plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Text of several lines for a terminal: what steers is spelled out, but line ends,
-/// tabs, and the colours that reports are written in (SGR: `ESC [` numbers `m`).
+/// Text of several lines for a terminal: control characters are escaped except line ends, tabs, and
+/// the colours of reports (SGR: `ESC [` numbers `m`).
 pub fn to_plain_lines(text: &str) -> Cow<'_, str> {
     let is_meant = |c: char| matches!(c, '\n' | '\t');
     if !text.chars().any(|c| is_control_or_invisible(c) && !is_meant(c)) {
@@ -64,19 +63,19 @@ pub fn to_plain_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The length of the colour that a text begins with, where it begins with one.
+/// The length of the colour sequence at the beginning of a text, if there is one.
 fn colour_length(text: &str) -> Option<usize> {
     let body = text.strip_prefix("\u{1b}[")?;
     let end = body.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     body[end..].starts_with('m').then_some(end + 3)
 }
 
-/// A JSON document with everything steering escaped, also what JSON need not escape
-/// (RFC 8259, section 7, asks that for U+0000 to U+001F only): it may be printed.
+/// A JSON document with all control characters escaped, including those that JSON need not escape
+/// (RFC 8259, section 7, requires that for U+0000 to U+001F only): it is safe to print.
 pub fn to_plain_json(document: &str) -> Cow<'_, str> {
-    // Line ends and blanks between values are no part of any text.
+    // Line ends and blanks between values are not part of a text.
     let is_meant = |c: char| matches!(c, '\n' | '\t' | '\r');
-    // A document of gigabytes is written piece by piece, and nearly all are such.
+    // Documents may have gigabytes, in pieces that nearly all need no escape.
     if document.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')) {
         return Cow::Borrowed(document);
     }
@@ -96,7 +95,7 @@ pub fn to_plain_json(document: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `text` made [`plain`] and cut to `most` characters, with an ellipsis.
+/// `text` after [`to_plain`], cut to `most` characters with an ellipsis.
 pub(super) fn clip(text: &str, most: usize) -> String {
     let text = to_plain(text);
     if text.chars().count() <= most {
@@ -107,7 +106,7 @@ pub(super) fn clip(text: &str, most: usize) -> String {
     out
 }
 
-/// A measured number with four or so significant digits.
+/// A measured number with about four significant digits.
 pub(super) fn format_number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -129,7 +128,7 @@ pub(super) fn format_number(value: f64) -> String {
     }
 }
 
-/// A number as its unit is written: what is counted has no decimals.
+/// A number in the form of its unit: counts have no decimals.
 pub(super) fn format_amount(value: f64, unit: Option<Unit>) -> String {
     match unit {
         Some(Unit::Count) if value.fract() == 0.0 && value.abs() < 1e7 => format!("{value:.0}"),
@@ -137,12 +136,12 @@ pub(super) fn format_amount(value: f64, unit: Option<Unit>) -> String {
     }
 }
 
-/// The name of a unit, where it says more than the number.
+/// The name of a unit, if it adds to the number.
 pub(super) fn unit_name(unit: Option<Unit>) -> &'static str {
     unit.filter(|u| *u != Unit::Count).map_or("", Unit::as_str)
 }
 
-/// A number with its unit, where it has one.
+/// A number with its unit, if it has one.
 pub(super) fn format_quantity(value: f64, unit: Option<Unit>) -> String {
     match unit {
         Some(Unit::Count) | None => format_amount(value, unit),
@@ -150,8 +149,8 @@ pub(super) fn format_quantity(value: f64, unit: Option<Unit>) -> String {
     }
 }
 
-/// `text` with paths below the run's source relative to it: the reader has been
-/// told the source, and the line has no room to say it again.
+/// `text` with paths below the run's source relative to it: the report names the source already,
+/// and the line has no room to repeat it.
 pub(super) fn relative_to_source<'t>(text: &'t str, source: &str) -> Cow<'t, str> {
     let source = source.trim_end_matches('/');
     if source.len() < 2 || source.contains(' ') {
@@ -161,14 +160,13 @@ pub(super) fn relative_to_source<'t>(text: &'t str, source: &str) -> Cow<'t, str
     if text.contains(&folder) { Cow::Owned(text.replace(&folder, "")) } else { text.into() }
 }
 
-/// A rail as people say it: most are called `rail3` and need no word in front.
+/// A rail as users write it: most are called `rail3` and need no prefix.
 pub(super) fn rail_name(rail: &str) -> String {
     let name = clip(rail, 40);
     if name.starts_with("rail") { name } else { format!("rail {name}") }
 }
 
-/// The place of a finding, for people. In documents and for ids it is the
-/// locus itself.
+/// The place of a finding for display. In documents and ids it is the locus itself.
 pub(super) fn locus_place(locus: &Locus) -> String {
     let text = locus.to_string();
     match &locus.rail {
@@ -177,13 +175,13 @@ pub(super) fn locus_place(locus: &Locus) -> String {
     }
 }
 
-/// `1 node`, `18 nodes`.
+/// For example `1 node`, `18 nodes`.
 pub(super) fn count_noun(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// The first `most` of some names, and how many more there are. Names that
-/// hold commas themselves are kept apart by semicolons.
+/// The first `most` names, and the number of further ones. Names that contain commas are separated
+/// by semicolons.
 pub(super) fn list_names<T: AsRef<str>>(names: &[T], most: usize) -> String {
     let shown: Vec<Cow<'_, str>> = names.iter().take(most).map(|n| to_plain(n.as_ref())).collect();
     let has_commas = shown.iter().any(|name| name.contains(", "));
@@ -194,8 +192,8 @@ pub(super) fn list_names<T: AsRef<str>>(names: &[T], most: usize) -> String {
     out
 }
 
-/// Breaks `text` at spaces so that no line exceeds `width` where a word fits.
-/// Words longer than a line are cut.
+/// Breaks `text` at spaces so that no line exceeds `width`, if its tokens fit. Longer tokens are
+/// cut.
 pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let width = width.max(8);
     let mut lines = Vec::new();
@@ -270,7 +268,7 @@ mod tests {
         assert_eq!(format_number(0.0), "0.000");
         assert_eq!(format_number(f64::NAN), "not a number");
         assert_eq!(format_number(1e300), "1.000e300");
-        // A link of a lab, in GB/s.
+        // A lab's link, in GB/s.
         assert_eq!(format_number(0.023_871), "0.02387");
         assert_eq!(format_number(0.002_388), "0.002388");
         assert_eq!(format_number(0.000_238_8), "0.0002388");

@@ -1,7 +1,7 @@
-//! What the tables of our own GPU probes have in common: GPUs with what the
-//! driver reported around the measurement, numbers over readings, problems.
+//! Common parts of the tables of fabricgate's GPU probes: GPUs with the driver's report around the
+//! measurement, numbers over readings, problems.
 //!
-//! Shows what was measured; nothing is judged.
+//! Displays measurements and judges nothing.
 
 use std::fmt::Write as _;
 
@@ -13,15 +13,14 @@ use model::probe_report::{
     DriverTelemetry, GpuTelemetry, GpuTelemetrySample, ProbeProblem, ProbedGpu,
 };
 
-/// What stands where nothing is known, or nothing was measured.
+/// Placeholder of an unknown or unmeasured value.
 pub(super) const UNKNOWN: &str = "?";
-/// Placeholder of an absent value.
 pub(super) const NOTHING: &str = "-";
 
-/// The widest word of a table that is not cut.
+/// The widest token of a table that is not cut.
 const WIDEST: usize = 60;
 
-/// A table without lines; all columns but the first `words` are numbers.
+/// A table without lines; all columns after the first `words` are numbers.
 pub(super) fn render_table(header: &[String], words: usize, rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -36,19 +35,16 @@ pub(super) fn render_table(header: &[String], words: usize, rows: Vec<Vec<String
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A number over several readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ReadingSpread {
-    /// The middle one.
+    /// Median of the readings.
     pub(super) median: f64,
-    /// The least.
     pub(super) least: f64,
-    /// The greatest.
     pub(super) most: f64,
 }
 
 impl ReadingSpread {
-    /// Of these readings; nothing where there is none.
+    /// The spread of these readings; `None` without readings.
     pub(super) fn from_readings(readings: impl Iterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = readings.filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -61,13 +57,13 @@ impl ReadingSpread {
         Some(Self { median, least, most })
     }
 
-    /// How far apart readings are, as a part of the middle one.
+    /// The range of the readings relative to the median.
     pub(super) fn relative_range(self) -> f64 {
         if self.median == 0.0 { 0.0 } else { (self.most - self.least) / self.median }
     }
 }
 
-/// One line per GPU: what it is, and what it did under load.
+/// One line per GPU: its identity, and its state under load.
 pub(super) fn render_gpus(gpus: &[ProbedGpu], around: Option<&DriverTelemetry>) -> String {
     let header = [
         "GPU",
@@ -123,7 +119,7 @@ fn format_clocks(state: &GpuTelemetrySample) -> Option<String> {
         .then(|| format!("{}/{}", number(state.sm_mhz), number(state.memory_mhz)))
 }
 
-/// Counters that grew: `link 3 crc +12, PCIe replays +1`.
+/// Counters that increased: `link 3 crc +12, PCIe replays +1`.
 fn format_errors(seen: &GpuTelemetry) -> String {
     let links = seen.link_errors.iter().flat_map(|(link, counters)| {
         counters.iter().map(move |(counter, more)| format!("link {link} {counter} +{more}"))
@@ -133,7 +129,7 @@ fn format_errors(seen: &GpuTelemetry) -> String {
     list_words(&links.chain(replays).collect::<Vec<_>>())
 }
 
-/// What of the driver's words has no place in the table.
+/// Parts of the driver's report that the table does not show.
 pub(super) fn write_telemetry(text: &mut String, around: Option<&DriverTelemetry>) {
     let Some(around) = around else { return };
     for gpu in around.gpus.iter().filter(|gpu| !gpu.others.is_empty()) {
@@ -157,7 +153,6 @@ pub(super) fn write_telemetry(text: &mut String, around: Option<&DriverTelemetry
     }
 }
 
-/// What went wrong, worst first.
 pub(super) fn write_problems(text: &mut String, problems: &[ProbeProblem]) {
     if !problems.is_empty() {
         text.push_str("\nProblems\n");
@@ -185,7 +180,6 @@ pub(super) fn write_problems(text: &mut String, problems: &[ProbeProblem]) {
     }
 }
 
-/// Whether that was all.
 pub(super) fn write_conclusion(text: &mut String, complete: bool) {
     text.push_str(match complete {
         true => "\nEverything that was asked for was measured.\n",
@@ -195,7 +189,7 @@ pub(super) fn write_conclusion(text: &mut String, complete: bool) {
 
 #[cfg(test)]
 pub(super) mod fixture {
-    //! GPUs and the reports of a driver about them, for the tables' tests.
+    //! GPUs and driver reports about them, for the tables' tests.
 
     use std::collections::BTreeMap;
 
@@ -203,7 +197,7 @@ pub(super) mod fixture {
     use model::node_facts::MissingFact;
     use model::throttle_reason::ThrottleReason;
 
-    /// Two GPUs, as a probe saw them.
+    /// Two GPUs as a probe reports them.
     pub(in crate::report) fn two() -> Vec<ProbedGpu> {
         let gpu = |index: u32| ProbedGpu {
             index,
@@ -216,7 +210,7 @@ pub(super) mod fixture {
         vec![gpu(0), gpu(1)]
     }
 
-    /// The driver's report around it; none of the second GPU.
+    /// The driver's report around the measurement, without the second GPU.
     pub(in crate::report) fn around() -> DriverTelemetry {
         let state = GpuTelemetrySample {
             sm_mhz: Some(1980),

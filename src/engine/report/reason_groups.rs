@@ -1,30 +1,30 @@
-//! Texts that differ in the name of a node alone, as one: equal reasons are listed once,
-//! with the nodes they hold for as a host list.
+//! Groups texts that differ only in a node's name: equal reasons are listed once, with their nodes
+//! as a host list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plain_text::to_plain;
 use model::hostlist;
 
-/// What stands for the name of the one node that a text is about.
+/// Placeholder of the only node's name in a text.
 const NODE: &str = "\u{1}";
 
 /// Longest host list inside a sentence.
 const LONGEST: usize = 80;
 
-/// Things that one reason holds for.
+/// Subjects with the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasonGroup {
     /// The reason.
     pub why: String,
-    /// What it holds for, nodes folded.
+    /// The subjects, with nodes folded.
     pub whats: Vec<String>,
-    /// How many things these are.
+    /// The number of subjects.
     pub count: usize,
 }
 
-/// Pairs of a thing and its reason, in the order in which reasons first appear. `names` are
-/// the nodes that there are.
+/// Groups pairs of a subject and its reason, in the order in which reasons first appear. `names`
+/// are all known nodes.
 pub fn group_by_reason<'t>(
     pairs: impl IntoIterator<Item = (&'t str, &'t str)>,
     names: &BTreeSet<&str>,
@@ -47,7 +47,7 @@ pub fn group_by_reason<'t>(
 #[derive(Debug, Default)]
 struct ReasonGroupBuilder<'t> {
     why: String,
-    /// Each thing once, with its nodes.
+    /// Each subject once, with its nodes.
     whats: Vec<(String, BTreeSet<&'t str>)>,
     places: BTreeMap<String, usize>,
     count: usize,
@@ -76,7 +76,6 @@ impl<'t> ReasonGroupBuilder<'t> {
     }
 }
 
-/// Nodes for a sentence.
 fn fold_list(nodes: &BTreeSet<&str>) -> String {
     let list = hostlist::fold(nodes.iter().copied());
     let list = to_plain(&list);
@@ -86,14 +85,14 @@ fn fold_list(nodes: &BTreeSet<&str>) -> String {
     }
 }
 
-/// The one node that a text names; `None` where it names none or several.
+/// The only node that a text names; `None` if it names none or several.
 fn find_single_name<'t>(text: &'t str, names: &BTreeSet<&str>) -> Option<&'t str> {
     let mut found = candidate_names(text).map(|(_, word)| word).filter(|word| names.contains(word));
     let first = found.next()?;
     found.all(|other| other == first).then_some(first)
 }
 
-/// The text with this name taken out wherever it stands by itself.
+/// The text without this name, wherever it is a separate token.
 fn remove_name(text: &str, name: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut from = 0;
@@ -106,12 +105,12 @@ fn remove_name(text: &str, name: &str) -> String {
     out
 }
 
-/// The text with all of these names taken out: texts are alike where theirs are.
+/// The text without any of these names: two texts belong together if the results are equal.
 pub fn remove_names(text: &str, names: &BTreeSet<&str>) -> String {
     names.iter().fold(text.to_owned(), |text, name| remove_name(&text, name))
 }
 
-/// Words that may be names, and where they begin.
+/// Tokens that may be names, and their positions.
 fn candidate_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.split(move |c: char| !is_part(c)).filter_map(move |word| {

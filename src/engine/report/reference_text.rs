@@ -1,6 +1,6 @@
-//! What a finding's number was compared with, in words: the platform's number, the
-//! median of its peers, or what the part showed before. Every form of a report has its
-//! words from here, so that each ratio names its reference.
+//! The references of a finding's number as text: the platform's number, the median of its peers, or
+//! the part's own history. Every form of a report takes its text from here, so that each ratio
+//! names its reference.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,7 @@ use super::plain_text::format_quantity;
 use model::text::format_percent;
 use model::verdict::{Evidence, Finding, RatioReference};
 
-/// Everything that a finding's number was compared with, the platform's first; each with
-/// the ratio to it.
+/// All references of a finding's number, the platform's first, each with the ratio to it.
 pub(super) fn list_references(
     finding: &Finding,
 ) -> Vec<(RatioReference, Option<f64>, Option<f64>)> {
@@ -24,12 +23,12 @@ pub(super) fn list_references(
     all.into_iter().filter(is_known).collect()
 }
 
-/// The same, one line each.
+/// [`list_references`] as lines.
 pub(super) fn reference_lines(finding: &Finding) -> Vec<String> {
     list_references(finding).iter().map(|one| format_reference(finding, one)).collect()
 }
 
-/// Those that are not the platform's number, as one sentence.
+/// All references except the platform's number, as one sentence.
 pub(super) fn describe_other_references(finding: &Finding) -> Option<String> {
     let all = list_references(finding);
     let others = all.iter().filter(|(of, ..)| *of != RatioReference::Expected);
@@ -46,7 +45,7 @@ fn format_reference(
     format!("{}{}{}", of.prefix(), value.unwrap_or_default(), ratio.unwrap_or_default())
 }
 
-/// The same in columns, under the number that was measured.
+/// All references in columns, for display below the measured number.
 pub(super) fn reference_columns(finding: &Finding) -> String {
     let quantity = |v: Option<f64>| {
         v.map_or_else(|| "no number".to_owned(), |v| format_quantity(v, finding.unit))
@@ -67,8 +66,8 @@ pub(super) fn reference_columns(finding: &Finding) -> String {
     out
 }
 
-/// Where nothing is expected and findings name what the peers show in this test, the grid
-/// is compared with the same number.
+/// Compares the grid with the median of the peers that findings name for this test, if the platform
+/// has no expectation.
 pub(super) fn with_peer_reference(mut grid: HeatmapGrid, findings: &[Finding]) -> HeatmapGrid {
     let is_of = |found: &&Finding| {
         let rests_on = |it: &Evidence| it.testcase.as_deref() == Some(&*grid.testcase);

@@ -1,11 +1,9 @@
-//! One heatmap as SVG: axes, outlines and legend drawn with plotters, cells as
-//! one path a colour.
+//! One heatmap as SVG: axes, outlines and legend drawn with plotters, cells as one path per colour.
 //!
-//! Cells keep their colours in light and dark; text and lines take the colour
-//! of the page. Colour is never the only sign: cells that are not as expected
-//! carry a cross, blamed parts an outline and their name. The groups `cells`,
-//! `numbers` and `crosses` are what a page's script draws anew when it shows
-//! other numbers of the same grid.
+//! Cells keep their colours in light and dark mode; text and lines take the page's colour. Colour
+//! is never the only sign: cells that are not as expected carry a cross, blamed parts an outline
+//! and their name. The page's script redraws the groups `cells`, `numbers` and `crosses` when it
+//! shows other numbers of the same grid.
 
 mod marks;
 
@@ -25,27 +23,26 @@ use super::plain_text::{clip, format_number, format_quantity};
 use super::{ReportError, colour_scale};
 use model::verdict::Outcome;
 
-/// Stand-ins for what a stylesheet decides; plotters only knows RGB.
-/// [`themed`] replaces them.
+/// Stand-ins for colours of the stylesheet, because plotters only supports RGB. [`apply_theme`]
+/// replaces them.
 const INK: RGBColor = RGBColor(1, 1, 1);
 const HATCH: RGBColor = RGBColor(2, 2, 2);
 const MUTED: RGBColor = RGBColor(3, 3, 3);
 /// The legend's texts, which a page's script finds by their class.
 const TICK: RGBColor = RGBColor(4, 4, 4);
 const KEY: RGBColor = RGBColor(5, 5, 5);
-/// More crosses than this would only hide the picture.
+/// More crosses than this would hide the image.
 const MOST_CROSSES: usize = 600;
-/// Characters of a label.
+/// Most characters of a label.
 const LABEL: usize = 22;
 /// Width of one character of the labels, at 11 pixels.
 const GLYPH: i32 = 7;
-/// Height of labels in pixels.
+/// Height of labels, in pixels.
 const TEXT: i32 = 11;
 
-/// A drawn grid and where its cells are, for the page's readout.
+/// A drawn grid and the position of its cells, for the page's readout.
 #[derive(Clone, Debug)]
 pub(super) struct SvgFigure {
-    /// The image.
     pub(super) svg: String,
     /// Left edge, top edge, width and height of one cell, in the image's units.
     pub(super) cells: [i32; 4],
@@ -55,7 +52,6 @@ pub(super) struct SvgFigure {
     pub(super) wide: bool,
 }
 
-/// Where things are.
 struct HeatmapLayout {
     left: i32,
     top: i32,
@@ -118,8 +114,8 @@ fn to_pixels(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX / 64)
 }
 
-/// Draws a grid. `id` makes the image's own ids unique on a page; `about`
-/// describes it to those who cannot see it.
+/// Draws a grid. `id` makes the image's ids unique on a page; `about` is its description for screen
+/// readers.
 pub(super) fn draw_heatmap(
     grid: &HeatmapGrid,
     blame: &GridBlame,
@@ -146,12 +142,12 @@ pub(super) fn draw_heatmap(
     })
 }
 
-/// The colour of a spot; `None` where there is nothing to show.
+/// The colour of a spot; `None` for an empty spot.
 fn spot_colour(spot: Option<&GridSpot>) -> Option<RGBColor> {
     let spot = spot?;
     let (r, g, b) = match spot.ratio.and_then(colour_scale::find_band) {
         Some(band) => band.colour,
-        // A failure without a number is as bad as a number can be.
+        // A failure without a number has the worst colour.
         None if spot.outcome == Outcome::Failed => {
             colour_scale::BANDS[colour_scale::BANDS.len() - 1].colour
         }
@@ -160,7 +156,7 @@ fn spot_colour(spot: Option<&GridSpot>) -> Option<RGBColor> {
     Some(RGBColor(r, g, b))
 }
 
-/// A colour as SVG writes it.
+/// A colour in SVG notation.
 fn to_hex(colour: RGBColor) -> String {
     match colour {
         HATCH => "url(#hatch)".to_owned(),
@@ -169,8 +165,8 @@ fn to_hex(colour: RGBColor) -> String {
     }
 }
 
-/// All cells, one path a colour. Neighbours of one colour are one rectangle: a
-/// healthy rack of 5,184 cells is then some hundred of them.
+/// All cells, one path per colour. Adjacent cells of one colour form one rectangle: a healthy rack
+/// of 5,184 cells then needs a few hundred rectangles.
 fn cell_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for row in 0..grid.rows.len() {
@@ -191,7 +187,7 @@ fn cell_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     format!("<g class=\"cells\" shape-rendering=\"crispEdges\">{}</g>", paths.collect::<String>())
 }
 
-/// The numbers inside cells, where those are large enough.
+/// The numbers inside cells, if cells are large enough.
 fn number_texts(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut out = String::from(
         "<g class=\"numbers\" font-size=\"10\" text-anchor=\"middle\" dominant-baseline=\"central\">",
@@ -212,7 +208,7 @@ fn number_texts(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     out
 }
 
-/// Black or white, whichever reads better on a cell; the page's ink on none.
+/// Black or white, whichever is more legible on a cell; the page's ink without a cell.
 fn text_colour(colour: RGBColor) -> RGBColor {
     if colour == HATCH {
         INK
@@ -223,15 +219,14 @@ fn text_colour(colour: RGBColor) -> RGBColor {
     }
 }
 
-/// Thin lines between nodes (between all cells where those are large).
+/// Thin lines between nodes (between all cells if those are large).
 fn draw_separators(area: &PlotArea<'_>, grid: &HeatmapGrid, at: &HeatmapLayout) -> DrawResult {
     let style = WHITE.mix(0.35).stroke_width(1);
     let starts = |ends: &[GridEnd]| -> Vec<usize> {
         let new = |i: usize| at.numbers || ends[i].node != ends[i - 1].node;
         (1..ends.len()).filter(|i| new(*i)).collect()
     };
-    // One line per GPU already separates; per node with one line it would only
-    // be a mesh.
+    // Lines per GPU already separate; with one line per node they would only form a mesh.
     let mesh = |ends: &[GridEnd], starts: &[usize]| !at.numbers && starts.len() + 1 == ends.len();
     let (rows, cols) = (starts(&grid.rows), starts(&grid.cols));
     for &col in cols.iter().filter(|_| !mesh(&grid.cols, &cols)) {
@@ -252,7 +247,7 @@ fn is_grouped(ends: &[GridEnd]) -> bool {
     ends.windows(2).any(|pair| pair[0].node != pair[1].node)
 }
 
-/// The name of the group a label stands for.
+/// The name of a label's group.
 fn group_name(end: &GridEnd, grid: &HeatmapGrid) -> String {
     let ends = if grid.cols.contains(end) { &grid.cols } else { &grid.rows };
     match (&end.node, end.gpu) {
@@ -267,8 +262,7 @@ fn draw_axes(area: &PlotArea<'_>, grid: &HeatmapGrid, at: &HeatmapLayout) -> Dra
     let mut next = i32::MIN;
     for (first, count, name) in group_ends(&grid.rows, grid) {
         let y = middle(at.y(first), at.y(first + count));
-        // Labels keep a line's height apart; where lines are lower, some
-        // have none.
+        // Labels keep a line's height of distance; if lines are lower, some have no label.
         if next <= y {
             let style = label_style(TEXT, INK, HPos::Right, VPos::Center);
             area.draw(&Text::new(name, (at.left - 6, y), style))?;
@@ -378,8 +372,8 @@ fn draw_legend(
     Ok(())
 }
 
-/// Tooltips, as invisible shapes above the cells: for every cell where cells
-/// are few, else for those that are not as expected.
+/// Tooltips, as invisible shapes above the cells: for every cell if there are few, else for those
+/// that are not as expected.
 fn tooltip_shapes(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut out = String::from("<g class=\"tips\" fill=\"none\" pointer-events=\"all\">");
     let few = grid.spots.len() <= 400;
@@ -403,7 +397,6 @@ fn tooltip_shapes(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     out
 }
 
-/// One spot in words.
 pub(super) fn describe_spot(grid: &HeatmapGrid, row: usize, col: usize, spot: &GridSpot) -> String {
     let (from, to) = (clip(&grid.rows[row].name(), 80), clip(&grid.cols[col].name(), 80));
     let ends = match grid.shape {
@@ -415,7 +408,7 @@ pub(super) fn describe_spot(grid: &HeatmapGrid, row: usize, col: usize, spot: &G
     format!("{ends}: {value}{ratio}, {}", spot.outcome)
 }
 
-/// `text` as it may stand in markup, in an attribute as well.
+/// Escapes `text` for markup, including attributes.
 pub(super) fn escape_markup(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
@@ -428,10 +421,9 @@ pub(super) fn escape_markup(text: &str, out: &mut String) {
     }
 }
 
-/// The image with its description, what lies under and over what plotters drew
-/// (cells; crosses and tooltips), and the page's colours in
-/// place of the stand-ins. Quotes in text are escaped, so that no text can
-/// look like one of the attributes replaced here.
+/// The image with its description, the shapes below and above the drawing of plotters (cells;
+/// crosses and tooltips), and the page's colours in place of the stand-ins. Quotes in text are
+/// escaped, so that no text can look like one of the attributes replaced here.
 fn apply_theme(svg: &str, id: &str, words: [&str; 2], under: &str, over: &str) -> String {
     let body = svg.split_once('>').map_or("", |(_, body)| body);
     let head = svg.split_once("viewBox=\"").and_then(|(_, rest)| rest.split_once('"'));

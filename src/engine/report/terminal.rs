@@ -1,7 +1,7 @@
-//! The report of a terminal: the verdict first, then what it rests on.
+//! The report of a terminal: the verdict first, then its evidence.
 //!
-//! Width and colour are arguments; the caller knows about pipes and
-//! `NO_COLOR`. Without colour there is not one escape sequence in the text.
+//! Width and colour are arguments; the caller handles pipes and `NO_COLOR`. Without colour the text
+//! contains no escape sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,10 +20,10 @@ use model::run::Run;
 use model::text::format_percent;
 use model::verdict::{Finding, NodeVerdict, Outcome, UnknownEntry};
 
-/// Entries of one list that are shown before the rest is only counted.
+/// Most entries of one list; the rest are counted.
 const MOST: usize = 20;
 
-/// The report.
+/// Renders the report.
 pub fn render(run: &Run, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     let width = page.width;
@@ -97,7 +97,7 @@ fn write_findings(page: &mut TerminalPage, run: &Run) {
     }
     page.section(&format!("Findings ({})", findings.len()));
     let shown = &findings[..findings.len().min(MOST)];
-    // The class moves in front of the summary where it would not fit.
+    // The class moves in front of the summary if it would not fit.
     let narrow = page.width < 104;
     let place = if narrow { page.width.saturating_sub(NUMBERS_WIDTH) } else { 32 };
     let rows: Vec<[String; 8]> = shown
@@ -146,10 +146,10 @@ fn write_findings(page: &mut TerminalPage, run: &Run) {
     write_more(page, findings.len());
 }
 
-/// The first file a finding rests on, and how many more there are.
+/// The first file that a finding cites, and the number of further ones.
 fn evidence_sources(finding: &Finding, source: &str) -> Option<String> {
     let first = relative_to_source(&finding.evidence.first()?.file, source);
-    // One file may be named for several tests, with others between.
+    // One file may be named for several tests, with others in between.
     let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
     let first = to_plain(&first);
     Some(match files.len() - 1 {
@@ -172,7 +172,7 @@ fn write_table_line(
     let last = row.len() - 1;
     for (i, (cell, &width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, w))| 0 < **w) {
         let text = match i {
-            // Numbers line up at their end, next to their unit.
+            // Numbers are aligned at their end, next to their unit.
             3 | 4 | 6 => format!("{cell:>width$}"),
             i if i == last => cell.clone(),
             _ => format!("{cell:<width$}"),
@@ -194,8 +194,8 @@ fn write_more(page: &mut TerminalPage, all: usize) {
     }
 }
 
-/// The nodes that do not pass: bad ones by name, since the findings state what is
-/// the matter with them; unknown ones with the reason, which stands nowhere else.
+/// The nodes that do not pass: bad ones by name, because the findings describe them; unknown ones
+/// with the reason, which appears nowhere else.
 fn write_nodes(page: &mut TerminalPage, run: &Run) {
     let nodes: &[NodeVerdict] = &run.verdicts.nodes;
     if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
@@ -212,7 +212,7 @@ fn write_nodes(page: &mut TerminalPage, run: &Run) {
     let whys: BTreeSet<&str> = run.verdicts.unknown.iter().map(|u| u.why.as_str()).collect();
     let unknown: Vec<&NodeVerdict> =
         nodes.iter().filter(|n| n.outcome == Outcome::Unknown).collect();
-    // One reason of several nodes may be about a test of each.
+    // The reason of several nodes may be about a test of each node.
     let mut alike: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for node in &unknown {
         alike.entry(shared_reason(&node.reason, &whys)).or_default().insert(&node.reason);
@@ -240,14 +240,14 @@ fn write_nodes(page: &mut TerminalPage, run: &Run) {
     }
 }
 
-/// The part of a node's reason that other nodes may share: `WHAT: WHY` without
-/// what, where that reason is given for anything that is not known.
+/// The part of a node's reason that other nodes may share: `WHAT: WHY` without WHAT, if WHY is the
+/// reason of any unknown.
 fn shared_reason<'t>(reason: &'t str, whys: &BTreeSet<&str>) -> &'t str {
     let mut tails = reason.match_indices(": ").map(|(at, gap)| &reason[at + gap.len()..]);
     tails.find(|tail| whys.contains(tail)).unwrap_or(reason)
 }
 
-/// What a person does about each kind of finding.
+/// The advice for each kind of finding.
 fn write_next_steps(page: &mut TerminalPage, findings: &[Finding]) {
     let advised = class_text::collect_advice(findings);
     if advised.is_empty() {
@@ -259,7 +259,7 @@ fn write_next_steps(page: &mut TerminalPage, findings: &[Finding]) {
     }
 }
 
-/// What is not known, put together by reason.
+/// Unknowns, grouped by reason.
 fn write_unknown(page: &mut TerminalPage, run: &Run) {
     let unknown: &[UnknownEntry] = &run.verdicts.unknown;
     if unknown.is_empty() {
@@ -278,7 +278,7 @@ fn write_unknown(page: &mut TerminalPage, run: &Run) {
     }
 }
 
-/// What is not known under each reason, in the order they first appear.
+/// The unknowns of each reason, in the order in which the reasons first appear.
 pub(super) fn group_unknown_by_reason(run: &Run) -> Vec<ReasonGroup> {
     let unknown = run.verdicts.unknown.iter();
     let texts: Vec<(String, &str)> =
@@ -304,7 +304,7 @@ fn write_notes(page: &mut TerminalPage, notes: &[String]) {
     write_more(page, notes.len());
 }
 
-/// What this sweep could have seen at all.
+/// The smallest effects that this sweep could detect.
 fn write_detectable(page: &mut TerminalPage, run: &Run) {
     let nodes = &run.verdicts.nodes;
     if nodes.is_empty() {

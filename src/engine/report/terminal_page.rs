@@ -1,6 +1,6 @@
 //! A page of a terminal under construction: styles, wrapping, indents.
 //!
-//! It knows nothing of runs or verdicts but the colour of an outcome.
+//! Its only knowledge of runs and verdicts is the colour of an outcome.
 
 use std::fmt::Write as _;
 
@@ -13,16 +13,15 @@ use model::verdict::Outcome;
 /// How to render for a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalStyle {
-    /// Columns to stay within (at least 72); only commands are longer.
+    /// Width in columns (at least 72); only commands are longer.
     pub width: usize,
     /// Whether to use colours.
     pub colour: bool,
 }
 
-/// Longest text taken over from a file.
+/// Longest text taken from a file.
 const LONGEST: usize = 600;
 
-/// Text under construction.
 pub(super) struct TerminalPage {
     pub(super) out: String,
     pub(super) width: usize,
@@ -35,7 +34,7 @@ impl TerminalPage {
         Self { out: String::new(), width: style.width.clamp(72, 200), colour: style.colour }
     }
 
-    /// Text in a style, where colours are wanted.
+    /// Text in a style, if colours are enabled.
     pub(super) fn styled(&mut self, style: Style, text: &str) {
         if self.colour && style != Style::new() {
             let _ = write!(self.out, "{style}{text}{style:#}");
@@ -51,7 +50,7 @@ impl TerminalPage {
         self.out.push('\n');
     }
 
-    /// A table, each line behind `lead`.
+    /// A table, each line after `lead`.
     pub(super) fn table(&mut self, lead: &str, table: &Table) {
         for line in table.lines() {
             let _ = write!(self.out, "{lead}{line}");
@@ -66,7 +65,6 @@ impl TerminalPage {
         self.end_line();
     }
 
-    /// A prominent line.
     pub(super) fn warning(&mut self, text: &str) {
         self.styled(Style::new().bold().fg_color(Some(AnsiColor::Magenta.into())), text);
         self.end_line();
@@ -81,7 +79,7 @@ impl TerminalPage {
         }
     }
 
-    /// `text` behind `lead`, wrapped, continued at the depth of the text.
+    /// `text` after `lead`, wrapped, with continuation lines indented to the text.
     pub(super) fn paragraph(&mut self, lead: &str, text: &str, indent: usize) {
         let depth = indent + lead.chars().count();
         let room = self.width.saturating_sub(depth);
@@ -92,7 +90,7 @@ impl TerminalPage {
         }
     }
 
-    /// A line behind a coloured outcome, wrapped at the depth of its text.
+    /// A line with a coloured outcome, wrapped at the depth of its text.
     pub(super) fn outcome_line(&mut self, outcome: Outcome, text: &str) {
         const LEAD: usize = 2 + 8 + 2;
         for (i, line) in wrap_text(&clip(text, LONGEST), self.width - LEAD).iter().enumerate() {
@@ -108,7 +106,7 @@ impl TerminalPage {
     }
 }
 
-/// An empty table without lines, its first column words and the others numbers.
+/// An empty table without lines; the first column holds text and the others numbers.
 pub(super) fn new_table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -119,7 +117,7 @@ pub(super) fn new_table(header: impl Into<Row>) -> Table {
     table
 }
 
-/// The colour an outcome always has.
+/// The colour of an outcome.
 pub(super) fn outcome_colour(outcome: Outcome) -> Style {
     let colour = match outcome {
         Outcome::Pass => AnsiColor::Green,

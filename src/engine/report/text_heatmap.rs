@@ -16,9 +16,9 @@ use model::id::DomainName;
 use model::run::Run;
 use model::verdict::Outcome;
 
-/// More columns than this are put together node by node.
+/// Grids with more columns are folded by node.
 const MOST_COLUMNS: usize = 40;
-/// More lines than this push the rest of the report off the screen.
+/// More lines would push the rest of the report off the screen.
 const MOST_LINES: usize = 24;
 /// Longest label in front of a line.
 const LABEL: usize = 18;
@@ -26,15 +26,13 @@ const LABEL: usize = 18;
 /// A heatmap as lines of styled pieces.
 #[derive(Debug)]
 pub(super) struct TextHeatmap {
-    /// What it shows.
     pub(super) title: String,
     /// The lines below, as (style, text) pieces.
     pub(super) lines: Vec<Vec<(Style, String)>>,
 }
 
-/// The grid that shows most: what the worst finding blames, else what is low,
-/// else (where something is not known) what is missing. `None` where there is
-/// nothing to draw.
+/// The most relevant grid: the one with the worst finding's part, else with low cells, else (if
+/// something is unknown) with missing cells. `None` if there is nothing to draw.
 pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
     let verdicts = &run.verdicts;
     let grids = build_grids(run);
@@ -49,7 +47,7 @@ pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
         .filter(|grid| grid.spots.iter().any(Option::is_some))
         .collect();
     let numbers: usize = run.cells.iter().filter(|c| c.value.is_some()).count();
-    // Findings by their domain: those that name none are at home everywhere.
+    // Findings by domain: those without one apply to every domain.
     let mut homes: BTreeMap<Option<&DomainName>, Vec<usize>> = BTreeMap::new();
     for (at, finding) in verdicts.findings.iter().enumerate() {
         homes.entry(finding.locus.domain.as_ref()).or_default().push(at);
@@ -71,8 +69,8 @@ pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
         .drain(..)
         .map(|grid| {
             let nodes = grid.rows.iter().filter_map(|e| e.node.as_ref()).collect::<BTreeSet<_>>();
-            // A cross between nodes is the clearest. What was found inside a node is
-            // clearer in its own square; what is fine, in a strip of all nodes.
+            // A cross between nodes is the clearest. A finding inside a node is clearer in its own
+            // square, and a healthy fleet in a strip of all nodes.
             let pairs = grid.shape == GridShape::Pairs;
             let shown = shows(&grid);
             let alone = shown.0 == usize::MAX;
@@ -159,8 +157,7 @@ fn draw_heatmap(run: &Run, grid: HeatmapGrid, width: usize) -> TextHeatmap {
     TextHeatmap { title: heatmap_title(&grid), lines }
 }
 
-/// The numbers of the GPUs above their columns, where columns are the GPUs of
-/// one node and the numbers fit.
+/// GPU numbers above their columns, if the columns are the GPUs of one node and the numbers fit.
 fn column_header(grid: &HeatmapGrid, label: usize, wide: bool) -> Option<Vec<(Style, String)>> {
     let one_node = grid.cols.iter().all(|end| end.node == grid.cols[0].node);
     let gpus: Option<Vec<u32>> = grid.cols.iter().map(|end| end.gpu).collect();
@@ -172,7 +169,7 @@ fn column_header(grid: &HeatmapGrid, label: usize, wide: bool) -> Option<Vec<(St
     Some(vec![(Style::new().dimmed(), text)])
 }
 
-/// What the grid shows, relative to what.
+/// The subject of the grid, and its reference.
 fn heatmap_title(grid: &HeatmapGrid) -> String {
     let mut title = clip(&grid.testcase, 60);
     if let Some(domain) = &grid.domain {
@@ -234,7 +231,7 @@ fn spot_glyph(spot: Option<&GridSpot>) -> (Style, char) {
     }
 }
 
-/// Keys put on as few lines as fit.
+/// The keys on as few lines as possible.
 fn fold_legend(keys: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for key in keys {

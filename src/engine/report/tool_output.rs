@@ -1,7 +1,7 @@
-//! One tool output for people: what it is, what it measured, what is wrong.
+//! One tool output for readers: the tool, its measurements, its problems.
 //!
-//! Numbers stand in the tool's own rows and columns, rounded to some four
-//! digits. Large tables are folded, and say so. Nothing is judged.
+//! Numbers keep the tool's own rows and columns, rounded to about four digits. Large tables are
+//! folded and marked as such. Nothing is judged.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ use model::stats::sort_median;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
-/// Rows of a matrix that are printed whole.
+/// Most rows of a matrix that is printed whole.
 const WHOLE: usize = 10;
-/// Rows of a folded matrix.
+/// Most rows of a folded matrix.
 const FOLDED: usize = 10;
-/// Points of a series.
+/// Most points of a series.
 const POINTS: usize = 40;
-/// Problems of one file.
+/// Most problems of one file.
 const PROBLEMS: usize = 40;
-/// Measurements of one file that get a table.
+/// Most measurements of one file that get a table.
 const TABLES: usize = 200;
 
 /// The text for one file.
@@ -93,7 +93,7 @@ fn worst_outcome(document: &ParseDocument) -> Outcome {
     document.problems.iter().map(|p| problem_outcome(p.kind)).max().unwrap_or(Outcome::Pass)
 }
 
-/// The colour of a problem; not whether it is one of the hardware.
+/// The colour of a problem, which does not imply a hardware problem.
 fn problem_outcome(kind: OutputProblemKind) -> Outcome {
     match kind {
         OutputProblemKind::Error | OutputProblemKind::Corrupt => Outcome::Failed,
@@ -117,7 +117,7 @@ fn unit_text(unit: Option<Unit>) -> &'static str {
     unit.map_or("unit not reported", Unit::as_str)
 }
 
-/// `lowest 1, median 2, highest 3` of some numbers.
+/// For example `lowest 1, median 2, highest 3`.
 fn format_spread(values: &mut [f64]) -> Option<String> {
     let middle = sort_median(values)?;
     let (low, high) = (values.first()?, values.last()?);
@@ -183,7 +183,7 @@ fn label_width(rows: &[String]) -> usize {
     rows.iter().map(|r| r.chars().count()).max().unwrap_or(0).min(20)
 }
 
-/// A table with numbers set to the right.
+/// A table with right-aligned numbers.
 fn write_table(
     page: &mut TerminalPage,
     label: usize,
@@ -208,9 +208,8 @@ fn write_table(
     }
 }
 
-/// One line a row with its spread; of many rows those with the lowest (of
-/// latencies the highest) median. A row that is a rank is also called by the
-/// GPU the output gives that rank.
+/// One line per row with its spread; of many rows those with the lowest (for latencies the highest)
+/// median. A row that is a rank also has the name of the GPU that the output gives for it.
 fn write_folded_matrix(
     page: &mut TerminalPage,
     matrix: &MeasurementMatrix,
@@ -268,7 +267,7 @@ fn write_series(page: &mut TerminalPage, series: &MeasurementSeries) {
         rest.push_str(&format!("; average busbw as printed {}", format_number(average)));
     }
     write_title(page, series.testcase.as_deref(), series.run, &rest);
-    // Only columns that hold something.
+    // Only columns with content.
     type SeriesColumn = (&'static str, fn(&SeriesPoint) -> Option<f64>);
     const COLUMNS: [SeriesColumn; 9] = [
         ("time us", |p| p.time_us),
@@ -286,7 +285,7 @@ fn write_series(page: &mut TerminalPage, series: &MeasurementSeries) {
     let placed = series.points.iter().any(|p| p.placement.is_some());
     let mut heads: Vec<String> = if placed { vec!["placement".to_owned()] } else { Vec::new() };
     heads.extend(used.iter().map(|c| c.0.to_owned()));
-    // Of many points the largest sizes, where bandwidth is what it will be.
+    // Of many points the largest sizes, where bandwidth has converged.
     let skipped = series.points.len().saturating_sub(POINTS);
     let sizes: Vec<String> = series.points.iter().map(|p| format_size(p.bytes)).collect();
     let rows: Vec<(&str, Vec<String>)> = series
@@ -324,7 +323,7 @@ fn write_series(page: &mut TerminalPage, series: &MeasurementSeries) {
     }
 }
 
-/// Bytes, by powers of two where they are one.
+/// Bytes, as a power of two if they are one.
 fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if 1 << shift <= bytes && bytes.is_multiple_of(1 << shift) {

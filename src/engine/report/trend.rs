@@ -1,7 +1,7 @@
-//! The history, for a terminal and as CSV: nodes with when they were last measured,
-//! series against what is usual for them, and alarms with the changes at that time.
+//! The history, for a terminal and as CSV: nodes with their last measurement, series compared with
+//! their usual level, and alarms with the changes at that time.
 //!
-//! Shows the results of `judge::drift` and adds no judgement.
+//! Displays the results of `judge::drift` and adds no judgement.
 
 use std::fmt::Write as _;
 
@@ -17,22 +17,21 @@ use model::trend::{
     FabricPart, FabricPartKind, HistoryDocument, OpenAlarm, RunChange, Trend, TrendAlarm,
 };
 
-/// Series that are shown before the rest is only counted.
+/// Most displayed series; the rest are counted.
 const MOST: usize = 100;
 
-/// Alarms that are shown.
 const MOST_ALARMS: usize = 40;
 
-/// Changes that are named with one alarm.
+/// Most changes named with one alarm.
 const MOST_CHANGES: usize = 4;
 
-/// Characters of a name.
+/// Most characters of a name.
 const NAME: usize = 40;
 
-/// Title of the lowest ratio of all parts and tests of a node to what is expected.
+/// Title of the lowest ratio to expectation over all parts and tests of a node.
 const LEAST: &str = "least of expected";
 
-/// All of it. `overview` is nodes and domains, not the series one by one.
+/// Renders the history. With `overview`, nodes and domains instead of every series.
 pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle) -> String {
     let mut page = TerminalPage::new(style);
     let span = match (&document.first, &document.last) {
@@ -105,7 +104,6 @@ fn write_nodes(page: &mut TerminalPage, document: &HistoryDocument) {
     write_rest(page, document.nodes.len());
 }
 
-/// Series, one a line.
 fn write_series(page: &mut TerminalPage, trends: &[&Trend]) {
     if trends.is_empty() {
         page.paragraph("", "there are none", 1);
@@ -167,7 +165,7 @@ fn write_alarms(page: &mut TerminalPage, document: &HistoryDocument) {
     }
 }
 
-/// An alarm in a sentence, with what changed at that time.
+/// An alarm as a sentence, with the changes at that time.
 pub fn describe_alarm(trend: &Trend, alarm: &TrendAlarm) -> String {
     let of = trend.part.node.as_ref();
     format!(
@@ -180,14 +178,14 @@ pub fn describe_alarm(trend: &Trend, alarm: &TrendAlarm) -> String {
     )
 }
 
-/// An alarm that stands in a sentence without its node, which is named before it.
+/// An active alarm for a sentence that already names its node.
 pub fn describe_standing(standing: &OpenAlarm) -> String {
     let OpenAlarm { part, testcase, alarm, beside } = standing;
     let changes = describe_changes(beside.iter(), part.node.as_ref());
     format!("{testcase}: {} ({}); {changes}", describe_shift(alarm), trim_to_day(&alarm.at))
 }
 
-/// How far a series left what was usual, and since when.
+/// The size of a series' shift, and its beginning.
 fn describe_shift(alarm: &TrendAlarm) -> String {
     let way = if alarm.shift < 0.0 { "less" } else { "more" };
     let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
@@ -199,7 +197,7 @@ fn describe_shift(alarm: &TrendAlarm) -> String {
     )
 }
 
-/// What changed at that time; of a node that is named already without its name.
+/// The changes at that time; without the node's name if it is named already.
 pub fn describe_changes<'c>(
     changes: impl ExactSizeIterator<Item = &'c RunChange>,
     of: Option<&NodeName>,
@@ -216,7 +214,7 @@ pub fn describe_changes<'c>(
     format!("at that time: {}{more}", named.join("; "))
 }
 
-/// A change in words: `driver 580.1 -> 580.2`.
+/// A change as text: `driver 580.1 -> 580.2`.
 fn describe_change(changed: &RunChange, of: Option<&NodeName>) -> String {
     let node = changed.node.as_ref().filter(|node| Some(*node) != of);
     let node = node.map(|node| format!("{node} ")).unwrap_or_default();
@@ -228,7 +226,7 @@ fn describe_change(changed: &RunChange, of: Option<&NodeName>) -> String {
     )
 }
 
-/// A part as people call it: `node0001:2 tx`.
+/// A part as users write it: `node0001:2 tx`.
 pub fn part_name(part: &FabricPart) -> String {
     let mut name = match (&part.node, part.gpu) {
         (Some(node), Some(gpu)) => format!("{node}:{gpu}"),
@@ -271,7 +269,7 @@ pub const COLUMNS: [&str; 20] = [
     "changed",
 ];
 
-/// Every point of every series, with what was usual and what rang there.
+/// Every point of every series, with the usual level and the alarms.
 pub fn render_csv(document: &HistoryDocument) -> Vec<u8> {
     let points: usize = document.trends.iter().map(|trend| trend.points.len()).sum();
     let mut rows = csv::CsvTable::new(160 * (points + 1));
@@ -326,12 +324,11 @@ pub fn kind_name(kind: FabricPartKind) -> &'static str {
     }
 }
 
-/// The day of a moment in RFC 3339.
+/// The day of a time in RFC 3339.
 pub(super) fn trim_to_day(at: &str) -> &str {
     at.get(..10).unwrap_or(at)
 }
 
-/// Its minute.
 fn trim_to_minute(at: &str) -> &str {
     at.get(..16).unwrap_or(at)
 }
@@ -356,7 +353,7 @@ pub(super) mod tests {
 
     const STYLE: TerminalStyle = TerminalStyle { width: 120, colour: false };
 
-    /// A node that lost a link on the day it got another driver.
+    /// A node that lost a link on the day of a driver change.
     pub(in crate::report) fn document() -> HistoryDocument {
         let point = |n: i64| TrendPoint {
             run: format!("run-{n:02}"),

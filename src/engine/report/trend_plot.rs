@@ -1,8 +1,7 @@
-//! Series over time as a picture: points, the usual band, alarms and changes, a
-//! panel for each series.
+//! Series over time as an image: points, the usual band, alarms and changes, one panel per series.
 //!
-//! Colour is never the only sign: a blamed part is a cross, an alarm a flag
-//! with its shift, a change a dashed line with a letter that is explained below.
+//! Colour is never the only sign: a blamed part is a cross, an alarm a flag with its shift, a
+//! change a dashed line with a letter that is explained below.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -17,10 +16,10 @@ use model::text::format_percent;
 use model::trend::{RunChange, Trend};
 use model::verdict::Outcome;
 
-/// The most panels of a picture.
+/// Most panels of an image.
 pub const MOST: usize = 24;
 
-/// Width of the picture and where panels begin and end, in pixels.
+/// Width of the image and the horizontal range of panels, in pixels.
 const WIDTH: u32 = 860;
 const LEFT: i32 = 70;
 const RIGHT: i32 = 830;
@@ -30,11 +29,9 @@ const ABOVE: i32 = 44;
 const BELOW: i32 = 26;
 /// Height of a line of text below a panel.
 const LINE: i32 = 15;
-/// Changes listed below a panel.
 const MOST_CHANGES: usize = 5;
-/// Moments on the axis.
 const MARKS: i64 = 6;
-/// Standard deviations of the band.
+/// Half the height of the band, in standard deviations.
 const BAND: f64 = 3.0;
 
 /// Heights of the labels and of a title.
@@ -47,7 +44,7 @@ const MIDDLE: RGBColor = PALETTE[2];
 const USUAL: RGBColor = RGBColor(220, 236, 229);
 const CHANGE: RGBColor = RGBColor(110, 110, 110);
 
-/// Draws the series, the first [`MOST`] of them; nothing where there is none.
+/// Draws the series, the first [`MOST`] of them; `None` without a series.
 pub fn render_svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
     let trends: Vec<&Trend> = trends.iter().filter(|t| !t.points.is_empty()).take(MOST).collect();
     if trends.is_empty() {
@@ -84,7 +81,6 @@ fn draw(area: &PlotArea<'_>, trends: &[&Trend]) -> DrawResult {
     Ok(())
 }
 
-/// The panel of one series.
 struct TrendPanel {
     top: i32,
     time: (i64, i64),
@@ -183,7 +179,7 @@ impl TrendPanel {
         Ok(())
     }
 
-    /// A dashed line where something changed, lettered as in the list below.
+    /// A dashed line at each change, with its letter in the list below.
     fn draw_changes(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         for (at, (run, all)) in changes_below(trend).into_iter().enumerate() {
             let Some(point) = trend.points.iter().find(|point| point.run == run) else { continue };
@@ -218,7 +214,7 @@ impl TrendPanel {
             area.draw(&Circle::new((x, y), 7, BLAMED.stroke_width(2)))?;
             let sign = if alarm.shift < 0.0 { "-" } else { "+" };
             let text = format!("{sign}{}", format_percent(alarm.shift.abs()));
-            // Towards the middle, so that it stays in the picture.
+            // Towards the middle, so that it stays in the image.
             let near = if x < i32::midpoint(LEFT, RIGHT) { HPos::Left } else { HPos::Right };
             let off = if x < i32::midpoint(LEFT, RIGHT) { 10 } else { -10 };
             self.plot.draw_text(area, text, (x + off, y), (BLAMED, near, VPos::Center))?;

@@ -1,4 +1,4 @@
-//! Messages of the standing gate.
+//! Messages of `fabricgate watch`.
 
 use model::id::NodeName;
 use model::watch::{WatchEvent, WatchJob};
@@ -7,10 +7,9 @@ use model::{hostlist, shell_quote};
 /// Most reasons that are listed one by one.
 const REASONS: usize = 20;
 
-/// Longest list of nodes.
 const LONGEST: usize = 200;
 
-/// One event, in lines.
+/// The lines of one event.
 pub fn event_lines(event: &WatchEvent) -> Vec<String> {
     match event {
         WatchEvent::Began { version, scheduler, apply } => {

@@ -2,7 +2,6 @@
 //!
 //! Characters that XML 1.0 forbids are dropped, everything else is escaped.
 
-/// A document under construction.
 #[derive(Debug)]
 pub(super) struct XmlWriter {
     out: String,
@@ -10,31 +9,28 @@ pub(super) struct XmlWriter {
 }
 
 impl XmlWriter {
-    /// A document without a root yet.
+    /// A document without a root element.
     pub(super) fn new() -> Self {
         let out = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned();
         Self { out, open: Vec::new() }
     }
 
-    /// Elements that will stand in a document.
+    /// Elements to insert into a document.
     pub(super) fn fragment() -> Self {
         Self { out: String::new(), open: Vec::new() }
     }
 
-    /// Opens an element.
     pub(super) fn open(&mut self, name: &'static str, attributes: &[(&str, &str)]) {
         self.start(name, attributes);
         self.out.push_str(">\n");
         self.open.push(name);
     }
 
-    /// An element without content.
     pub(super) fn empty(&mut self, name: &'static str, attributes: &[(&str, &str)]) {
         self.start(name, attributes);
         self.out.push_str("/>\n");
     }
 
-    /// An element that holds text.
     pub(super) fn text(&mut self, name: &'static str, attributes: &[(&str, &str)], text: &str) {
         self.start(name, attributes);
         self.out.push('>');
@@ -44,7 +40,6 @@ impl XmlWriter {
         self.out.push_str(">\n");
     }
 
-    /// Closes the innermost element.
     pub(super) fn close(&mut self) {
         if let Some(name) = self.open.pop() {
             self.indent();
@@ -54,7 +49,6 @@ impl XmlWriter {
         }
     }
 
-    /// The document, with everything closed.
     pub(super) fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
@@ -88,7 +82,7 @@ impl XmlWriter {
                 '<' => self.out.push_str("&lt;"),
                 '>' => self.out.push_str("&gt;"),
                 '"' if attribute => self.out.push_str("&quot;"),
-                // A reader would turn these into spaces, or drop the return.
+                // A reader would turn these into spaces, or drop the carriage return.
                 '\n' | '\t' if attribute => self.reference(c),
                 '\r' => self.reference(c),
                 c if is_allowed(c) => self.out.push(c),

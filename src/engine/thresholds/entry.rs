@@ -301,7 +301,7 @@ impl EntryContext<'_> {
                 reader.push_missing(
                     section,
                     key,
-                    "a collective holds under stated conditions only",
+                    "an expectation of a collective states all its conditions",
                 );
             }
         }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_word_is_one_typo_away_and_a_foreign_word_suggests_nothing() {
+    fn a_typo_gets_a_suggestion_and_an_unrelated_name_gets_none() {
         let keys = ["tolerance", "source", "floor", "floor_ratio"];
         assert_eq!(suggest_name("tolerence", keys), Some("tolerance"));
         assert_eq!(suggest_name("flor", keys), Some("floor"));
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn a_caret_stands_under_the_part_even_behind_wide_characters_and_at_the_end() {
+    fn the_caret_marks_the_part_after_wide_characters_and_at_the_end() {
         let text = "a = \"Größe\" # x\nb = nope\n";
-        let at = text.find("nope").expect("it is there");
+        let at = text.find("nope").expect("the text contains it");
         let fault = ThresholdFault::new("f", text, at..at + 4, "no value".to_owned());
         assert_eq!((fault.line, fault.column, fault.width), (2, 5, 4));
         let end =

@@ -1,4 +1,4 @@
-//! Parses the text of one threshold file into a [`Sheet`].
+//! Parses the text of one threshold file into a [`ThresholdFile`].
 //!
 //! Every number needs a source. Unknown keys, wrong types, numbers out of range and dangling
 //! references are faults with line and column, and all are reported together. This module opens no

@@ -38,7 +38,7 @@ fn lint_expectation(
     }
     if bandwidth == testcase::is_latency(name) {
         let help = Some("latencies are in ns or us, bandwidths in GB/s".to_owned());
-        warnings.push((format!("{name} in {} ?", expectation.unit), help));
+        warnings.push((format!("{name} has the unit {}", expectation.unit), help));
     }
     if expectation.path == TestPath::Nvlink
         && let Some(nvlink) = &platform.nvlink

@@ -97,11 +97,11 @@ impl CollectiveExpectation {
 
 /// Parses `ib 8 x 400 gb/s`.
 fn parse_nics(transport: &str) -> Option<NicPorts> {
-    let words: Vec<&str> = transport.split_whitespace().collect();
-    let at = words.iter().position(|word| *word == "x")?;
-    let count = words.get(at.checked_sub(1)?)?.parse().ok()?;
-    let gigabits = words.get(at + 1)?.parse().ok()?;
-    (words.get(at + 2) == Some(&"gb/s")).then_some(NicPorts { count, gigabits })
+    let tokens: Vec<&str> = transport.split_whitespace().collect();
+    let at = tokens.iter().position(|token| *token == "x")?;
+    let count = tokens.get(at.checked_sub(1)?)?.parse().ok()?;
+    let gigabits = tokens.get(at + 1)?.parse().ok()?;
+    (tokens.get(at + 2) == Some(&"gb/s")).then_some(NicPorts { count, gigabits })
 }
 
 /// Why a measurement has no reference.

@@ -4,11 +4,11 @@ use super::*;
 use crate::thresholds::{TestPath, builtin};
 
 fn platform(name: &str) -> &'static Platform {
-    builtin::builtin_catalogue().platform(name).expect("it ships")
+    builtin::builtin_catalogue().platform(name).expect("a shipped platform")
 }
 
 #[test]
-fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
+fn every_expectation_applies_from_its_size_up_and_gives_a_reason_below() {
     for platform in builtin::builtin_catalogue().platforms.values() {
         for (name, e) in &platform.expectations {
             let at = |bytes| platform.expectation(&MeasurementConditions::new(name, bytes));
@@ -33,12 +33,17 @@ fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
 }
 
 #[test]
-fn every_collective_holds_for_its_size_and_ranks_alone() {
+fn every_collective_expectation_applies_only_to_its_size_and_ranks() {
     for platform in builtin::builtin_catalogue().platforms.values() {
         for e in &platform.collectives {
             let nics = match e.parsed_transport() {
                 CollectiveTransport::Network(nics) => {
-                    assert!(nics.is_some(), "{}: over which NICs? {}", platform.name, e.transport);
+                    assert!(
+                        nics.is_some(),
+                        "{}: transport without NICs: {}",
+                        platform.name,
+                        e.transport
+                    );
                     nics
                 }
                 CollectiveTransport::Nvlink | CollectiveTransport::Pcie => None,
@@ -63,14 +68,17 @@ fn every_collective_holds_for_its_size_and_ranks_alone() {
                 platform.collective_expectations(&many),
                 Err(LookupMiss::OtherRanks { .. })
             ));
-            let unsaid = CollectiveConditions { ranks: None, ..run };
-            assert_eq!(platform.collective_expectations(&unsaid), Err(LookupMiss::RanksUnknown));
+            let without_ranks = CollectiveConditions { ranks: None, ..run };
+            assert_eq!(
+                platform.collective_expectations(&without_ranks),
+                Err(LookupMiss::RanksUnknown)
+            );
         }
     }
 }
 
 #[test]
-fn what_is_stated_over_nics_is_asked_of_the_same_nics_alone() {
+fn expectations_over_nics_apply_only_to_the_same_nics() {
     let platform = platform("hgx-h100");
     let run = |nics, algorithms: &[&'static str]| {
         let run = CollectiveConditions {
@@ -101,7 +109,7 @@ fn what_is_stated_over_nics_is_asked_of_the_same_nics_alone() {
 }
 
 #[test]
-fn all_pairs_at_once_must_show_the_rate_of_one_behind_a_switch_and_nothing_elsewhere() {
+fn concurrent_pairs_must_reach_the_single_pair_rate_only_behind_a_switch() {
     let (name, alone) =
         ("device_to_device_concurrent_memcpy_read_ce", "device_to_device_memcpy_read_ce");
     let (mut switched, mut others) = (0, 0);

@@ -274,9 +274,11 @@ impl PlatformCatalogue {
     /// blanks (`NVIDIA-H100-80GB-HBM3`, `nvidia_h100_80gb_hbm3`, `gb200`), and lose case and
     /// vendor.
     pub fn find_by_product(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
-        let said = normalize_product(product);
+        let normalized = normalize_product(product);
         let mut fitting = self.platforms.values().filter(|p| {
-            p.devices.iter().any(|pattern| matches_pattern(&normalize_product(pattern), &said))
+            p.devices
+                .iter()
+                .any(|pattern| matches_pattern(&normalize_product(pattern), &normalized))
                 && (gpus.is_none() || p.gpus_per_node.is_none() || p.gpus_per_node == gpus)
         });
         let first = fitting.next()?;

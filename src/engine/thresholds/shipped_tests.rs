@@ -30,7 +30,7 @@ fn every_file_in_the_folder_ships_under_the_name_of_its_platform() {
     let folder =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("thresholds");
     let mut names: Vec<String> = std::fs::read_dir(folder)
-        .expect("the folder is there")
+        .expect("the folder exists")
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(".toml"))
         .map(|name| format!("thresholds/{name}"))
@@ -163,11 +163,11 @@ fn a_lost_nvlink_switch_or_half_the_lanes_lies_below_every_floor() {
 fn a_rack_spans_nodes_and_a_nic_has_no_gpus() {
     let catalogue = builtin::builtin_catalogue();
     for rack in ["gb200-nvl72", "gb300-nvl72"] {
-        let rack = catalogue.platform(rack).expect("it ships");
+        let rack = catalogue.platform(rack).expect("a shipped platform");
         assert!(rack.spans_nodes());
         assert_eq!((rack.nodes_per_domain, rack.gpus_per_node), (Some(18), Some(4)));
     }
-    assert!(!catalogue.platform("hgx-h100").expect("it ships").spans_nodes());
+    assert!(!catalogue.platform("hgx-h100").expect("a shipped platform").spans_nodes());
     assert!(
         catalogue.platforms.values().all(|p| p.name.starts_with("nic-") == p.devices.is_empty())
     );
@@ -185,7 +185,7 @@ fn the_digest_follows_the_numbers_and_nothing_else() {
         }
     }
     assert_eq!(builtin::digest(&moved), digest);
-    let h100 = moved.platforms.get_mut("hgx-h100").expect("it ships");
+    let h100 = moved.platforms.get_mut("hgx-h100").expect("a shipped platform");
     h100.collectives[0].tolerance += 0.001;
     assert_ne!(builtin::digest(&moved), digest);
 }
@@ -235,7 +235,7 @@ fn a_sound_file_has_no_fault() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_the_one_that_was_meant() {
+fn an_unknown_key_is_reported_with_a_suggestion() {
     insta::assert_snapshot!(faults("floor_ratio = 0.90", "floor_ration = 0.90"), @r#"
     lab.toml:14:1: unknown key `floor_ration`
      14 | floor_ration = 0.90
@@ -253,7 +253,7 @@ fn a_misspelt_key_is_one_fault_and_not_also_a_missing_key() {
 }
 
 #[test]
-fn a_wrong_type_is_named_with_what_was_found() {
+fn a_wrong_type_is_reported_with_the_type_that_was_found() {
     insta::assert_snapshot!(faults("tolerance = 0.05", "tolerance = \"5 %\""), @r#"
     lab.toml:13:13: `tolerance` is a number, found a string
      13 | tolerance = "5 %"
@@ -262,7 +262,7 @@ fn a_wrong_type_is_named_with_what_was_found() {
 }
 
 #[test]
-fn a_key_that_stands_twice_is_a_fault() {
+fn a_duplicate_key_is_a_fault() {
     insta::assert_snapshot!(faults("tolerance = 0.05", "tolerance = 0.05\ntolerance = 0.06"), @r#"
     lab.toml:14:1: duplicate key
      14 | tolerance = 0.06
@@ -271,7 +271,7 @@ fn a_key_that_stands_twice_is_a_fault() {
 }
 
 #[test]
-fn numbers_out_of_range_are_faults_all_at_once() {
+fn all_numbers_out_of_range_are_reported_together() {
     let bad = "efficiency = 88.0\ntolerance = -0.05";
     insta::assert_snapshot!(faults("efficiency = 0.88\ntolerance = 0.05", bad), @r#"
     lab.toml:12:14: `efficiency` is out of range
@@ -285,7 +285,7 @@ fn numbers_out_of_range_are_faults_all_at_once() {
 
 #[test]
 fn a_number_without_a_source_is_a_fault() {
-    insta::assert_snapshot!(faults("source = \"a report\"", "# nobody knows"), @r#"
+    insta::assert_snapshot!(faults("source = \"a report\"", "# no source"), @r#"
     lab.toml:11:1: `source` is missing
      11 | [test.device_to_device_memcpy_write_ce]
         | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ every number needs a source
@@ -293,7 +293,7 @@ fn a_number_without_a_source_is_a_fault() {
 }
 
 #[test]
-fn text_that_is_no_toml_is_a_fault_at_its_place() {
+fn invalid_toml_is_a_fault_at_its_position() {
     insta::assert_snapshot!(faults("devices = [\"NVIDIA Lab\"]", "devices = [\"NVIDIA Lab\""), @r#"
     lab.toml:6:1: missing comma between array elements, expected `,`
      6 | [link.nvlink]
@@ -321,7 +321,7 @@ fn an_efficiency_in_another_unit_than_that_of_links_is_a_fault() {
 }
 
 #[test]
-fn a_word_that_is_no_choice_is_a_fault() {
+fn a_value_outside_the_choices_is_a_fault() {
     insta::assert_snapshot!(faults("\"third-party\"", "\"third party\""), @r#"
     lab.toml:15:14: `third party` is not a valid confidence
      15 | confidence = "third party"
@@ -343,7 +343,7 @@ fn a_collective_without_its_conditions_and_a_bad_size_are_faults() {
     insta::assert_snapshot!(faults("min_bytes = \"8 GiB\"\nranks = 8", "min_bytes = \"8 GB\""), @r#"
     lab.toml:18:1: `ranks` is missing
      18 | [[collective]]
-        | ^^^^^^^^^^^^^^ a collective holds under stated conditions only
+        | ^^^^^^^^^^^^^^ an expectation of a collective states all its conditions
     lab.toml:20:13: `min_bytes` is not a size
      20 | min_bytes = "8 GB"
         |             ^^^^^^ bytes, or a text such as "8 GiB"
@@ -357,7 +357,8 @@ fn a_value_and_an_efficiency_exclude_each_other_and_like_needs_a_test() {
      13 | value = 396.0
         |         ^^^^^
     "#);
-    insta::assert_snapshot!(faults("efficiency = 0.88", "like = \"device_to_device_memcpy_read_ce\""), @r#"
+    let to = "like = \"device_to_device_memcpy_read_ce\"";
+    insta::assert_snapshot!(faults("efficiency = 0.88", to), @r#"
     lab.toml:12:8: this file has no [test.device_to_device_memcpy_read_ce]
      12 | like = "device_to_device_memcpy_read_ce"
         |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ did you mean `device_to_device_memcpy_write_ce`?
@@ -374,7 +375,7 @@ fn a_new_platform_without_a_title_is_a_fault() {
 }
 
 #[test]
-fn a_base_that_does_not_exist_is_named_with_the_one_that_was_meant() {
+fn a_base_that_does_not_exist_is_reported_with_a_suggestion() {
     insta::assert_snapshot!(faults("title = \"A lab\"", "base = \"hgx-h10\""), @r#"
     lab.toml:3:8: platform `hgx-h10` does not exist
      3 | base = "hgx-h10"
@@ -383,7 +384,7 @@ fn a_base_that_does_not_exist_is_named_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_a_fault_at_their_line() {
+fn invalid_utf8_is_a_fault_at_its_line() {
     let fault = file::decode_text(b"a = 1\nb = \"\xff\"\n", "x.toml").expect_err("no UTF-8");
     insta::assert_snapshot!(fault, @r#"
     x.toml:2:6: byte 0xff is not UTF-8
@@ -393,15 +394,16 @@ fn bytes_that_are_no_text_are_a_fault_at_their_line() {
 }
 
 #[test]
-fn what_looks_wrong_is_a_warning() {
+fn suspicious_content_is_a_warning() {
     let text = SOUND.replace("floor_ratio = 0.90", "floor = 420.0").replace(
         "[test.device_to_device_memcpy_write_ce]",
         "[test.device_to_device_memcpy_write]\npath = \"nvlink\"",
-    ) + "\n[test.p2p_bidirectional_enabled]\nvalue = 950.0\ntolerance = 0.05\nsource = \"?\"\nconfidence = \"derived\"\n";
+    ) + "\n[test.p2p_bidirectional_enabled]\nvalue = 950.0\ntolerance = 0.05\nsource = \"?\"\n\
+         confidence = \"derived\"\n";
     let mut catalogue = PlatformCatalogue::default();
     let warnings = overlay::apply(&mut catalogue, &text, "lab.toml").expect("legal");
-    let shown: Vec<String> = warnings.iter().map(ThresholdFault::to_string).collect();
-    insta::assert_snapshot!(shown.join("\n"), @r#"
+    let rendered: Vec<String> = warnings.iter().map(ThresholdFault::to_string).collect();
+    insta::assert_snapshot!(rendered.join("\n"), @r#"
     lab.toml:11:7: no known tool prints a test `device_to_device_memcpy_write`
      11 | [test.device_to_device_memcpy_write]
         |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ did you mean `device_to_device_memcpy_write_ce`?
@@ -415,7 +417,7 @@ fn what_looks_wrong_is_a_warning() {
 }
 
 #[test]
-fn no_cut_and_no_flipped_byte_makes_the_reader_panic() {
+fn truncated_and_corrupted_files_do_not_make_the_reader_panic() {
     for cut in 0..SOUND.len() {
         let _ = file::parse_file(&SOUND[..cut], "x", builtin::builtin_catalogue());
     }

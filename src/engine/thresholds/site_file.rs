@@ -1,6 +1,6 @@
 //! Renders a site's own numbers as a threshold file, which an operator reviews before use.
 //!
-//! Renders text only; `judge::typical` computes the numbers.
+//! Renders text only; `judge::site_levels` computes the numbers.
 
 use std::fmt::Write as _;
 
@@ -51,12 +51,12 @@ pub fn render_site_file(
     collectives: &[SiteCollective<'_>],
 ) -> String {
     let mut text = String::new();
-    let mut line = |words: std::fmt::Arguments<'_>| {
-        let written = writeln!(text, "{words}");
+    let mut line = |content: std::fmt::Arguments<'_>| {
+        let written = writeln!(text, "{content}");
         debug_assert!(written.is_ok(), "writing to a string does not fail");
     };
-    for said in head {
-        line(format_args!("# {}", to_one_line(said)));
+    for head_line in head {
+        line(format_args!("# {}", to_one_line(head_line)));
     }
     line(format_args!("format = {}", quote_toml(file::THRESHOLDS_FORMAT)));
     line(format_args!("platform = {}", quote_toml(platform)));
@@ -105,19 +105,18 @@ fn render_tolerance(tolerance: f64, floor: Option<f64>, source: &str) -> String 
 }
 
 /// Formats a level as tools print it: two decimals; for a lab's hundredths of a GB/s as many as a
-/// level computed from links has (`entry::hundredths`).
+/// level computed from links has (`entry::round_hundredths`).
 fn format_level(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.6}") } else { format!("{value:.2}") }
 }
 
 /// Puts text on one line, since a comment ends with its line.
-fn to_one_line(words: &str) -> String {
-    words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+fn to_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Quotes a TOML string.
-fn quote_toml(words: &str) -> String {
-    toml::Value::from(to_one_line(words)).to_string()
+fn quote_toml(text: &str) -> String {
+    toml::Value::from(to_one_line(text)).to_string()
 }
 
 #[cfg(test)]
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stated_is_read_back_and_the_rest_stays() {
+    fn stated_levels_are_read_back_and_the_rest_stays() {
         let mut catalogue = builtin::builtin_catalogue().clone();
         let before = catalogue.platforms["gb200-nvl72"].clone();
         let test = "multinode_device_to_device_memcpy_read_ce";
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stated_collective_takes_the_place_of_that_with_its_conditions() {
+    fn a_stated_collective_replaces_the_one_with_its_conditions() {
         let mut catalogue = builtin::builtin_catalogue().clone();
         let before = catalogue.platforms["gb200-nvl72"].collectives.clone();
         let conditions = &before[0];

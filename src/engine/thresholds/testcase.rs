@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_at_once_have_the_name_of_a_pair_alone_in_theirs() {
+    fn names_of_concurrent_tests_contain_the_single_pair_test() {
         let name = "device_to_device_concurrent_memcpy_write_ce";
         assert!(is_known(name));
         assert_eq!(single_pair_test(name).as_deref(), Some("device_to_device_memcpy_write_ce"));

@@ -11,7 +11,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::fault::{ThresholdFault, suggest_name};
 
-/// A value with its position.
 pub(super) type SpannedValue<'t> = Spanned<DeValue<'t>>;
 
 /// Reads one file and collects its faults.
@@ -73,7 +72,6 @@ impl<'t> ThresholdReader<'t> {
         ThresholdFault::new(self.file, self.text, span, message.into())
     }
 
-    /// Reports unknown keys.
     pub(super) fn check_keys(&mut self, section: &ThresholdTable<'_, 't>, known: &[&str]) {
         for (key, _) in section.table {
             let name = key.get_ref().as_ref();
@@ -169,7 +167,6 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// This key as a boolean.
     pub(super) fn flag(&mut self, section: &ThresholdTable<'_, 't>, key: &str) -> Option<bool> {
         let value = section.get(key)?;
         match value.get_ref() {
@@ -236,20 +233,20 @@ impl<'t> ThresholdReader<'t> {
         choices: &[(&str, T)],
     ) -> Option<T> {
         let value = section.get(key)?;
-        let word = self.as_string(value, key)?;
-        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == word) {
+        let text = self.as_string(value, key)?;
+        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == text) {
             return Some(*choice);
         }
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let help = match suggest_name(&word, names.iter().copied()) {
+        let help = match suggest_name(&text, names.iter().copied()) {
             Some(name) => format!("did you mean `{name}`?"),
             None => format!("one of {}", names.join(", ")),
         };
-        self.push_fault(value.span(), format!("`{word}` is not a valid {key}")).help = Some(help);
+        self.push_fault(value.span(), format!("`{text}` is not a valid {key}")).help = Some(help);
         None
     }
 
-    /// Reports that a key is missing in this table, unless `only_keys` already reported a
+    /// Reports that a key is missing in this table, unless `check_keys` already reported a
     /// misspelling of it.
     pub(super) fn push_missing(&mut self, section: &ThresholdTable<'_, 't>, key: &str, help: &str) {
         let misspelt =

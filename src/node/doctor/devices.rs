@@ -17,14 +17,14 @@ const OPEN_FILES: u64 = 4_096;
 const DRIVER_VERSION: &str = "proc/driver/nvidia/version";
 
 /// True if a driver is loaded, or if an option names a library that replaces it.
-pub(super) fn has_driver(look: &CheckupContext<'_>) -> bool {
-    let is_named = look.libraries.as_ref().is_some_and(|libraries| libraries.cuda.is_some());
-    is_named || look.root.join(DRIVER_VERSION).exists()
+pub(super) fn has_driver(context: &CheckupContext<'_>) -> bool {
+    let is_named = context.libraries.as_ref().is_some_and(|libraries| libraries.cuda.is_some());
+    is_named || context.root.join(DRIVER_VERSION).exists()
 }
 
 /// Checks that the driver is loaded, finds GPUs, and is accessible to this user.
-pub(super) async fn check_driver(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let version = std::fs::read_to_string(look.root.join(DRIVER_VERSION));
+pub(super) async fn check_driver(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let version = std::fs::read_to_string(context.root.join(DRIVER_VERSION));
     let Ok(version) = version else {
         let remedy = "load the NVIDIA driver (modprobe nvidia), or run this on a node with GPUs";
         let check =
@@ -35,10 +35,10 @@ pub(super) async fn check_driver(look: &CheckupContext<'_>) -> Vec<CheckupItem> 
     let mut checks =
         vec![CheckupItem::available(CheckupArea::Driver, "NVIDIA driver", version).mark_needed()];
     checks.push(
-        check_device(look, CheckupArea::Driver, "dev/nvidiactl", "the driver's device files")
+        check_device(context, CheckupArea::Driver, "dev/nvidiactl", "the driver's device files")
             .mark_needed(),
     );
-    if path_lookup::find_program("nvidia-smi", Some(&look.path)).is_some() {
+    if path_lookup::find_program("nvidia-smi", Some(&context.path)).is_some() {
         checks.push(check_gpu_list(query_program(&["nvidia-smi", "-L"]).await).mark_needed());
     }
     checks
@@ -68,8 +68,8 @@ fn check_gpu_list(answer: Result<String, String>) -> CheckupItem {
 }
 
 /// Checks the IMEX configuration and a channel that this user can open.
-pub(super) fn check_imex(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let nodes = look.root.join("etc/nvidia-imex/nodes_config.cfg");
+pub(super) fn check_imex(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let nodes = context.root.join("etc/nvidia-imex/nodes_config.cfg");
     let Ok(text) = std::fs::read_to_string(&nodes) else {
         let text = "has no nodes_config.cfg; only multi-node NVLink needs it";
         return vec![CheckupItem::unknown(CheckupArea::Imex, "IMEX domain", text)];
@@ -95,12 +95,12 @@ pub(super) fn check_imex(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let channel = "dev/nvidia-caps-imex-channels/channel0";
     let made =
         "a channel: create it (nvidia-modprobe -c 0) or let Slurm's or Kubernetes' plugin do so";
-    vec![domain, check_device(look, CheckupArea::Imex, channel, made)]
+    vec![domain, check_device(context, CheckupArea::Imex, channel, made)]
 }
 
 /// Checks for RDMA devices and for the locked-memory limit that they depend on.
-pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let ports = std::fs::read_dir(look.root.join("sys/class/infiniband"));
+pub(super) fn check_rdma(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let ports = std::fs::read_dir(context.root.join("sys/class/infiniband"));
     let mut names: Vec<String> = ports
         .into_iter()
         .flatten()
@@ -114,7 +114,7 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let mut checks =
         vec![CheckupItem::available(CheckupArea::Network, "RDMA devices", names.join(", "))];
     checks.push(check_device(
-        look,
+        context,
         CheckupArea::Network,
         "dev/infiniband/uverbs0",
         "the devices of rdma-core",
@@ -134,20 +134,20 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
 
 pub(super) fn check_limits() -> Vec<CheckupItem> {
     let what = "open files";
-    let room =
+    let capacity =
         || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
     // Reports the hard limit: a sweep raises the soft limit itself.
     vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => CheckupItem::missing(
             CheckupArea::Machine,
             what,
-            format!("limited to {most}, which {}", room()),
+            format!("limited to {most}, which {}", capacity()),
             format!("raise the hard limit (ulimit -Hn {OPEN_FILES})"),
         ),
         Some(most) => CheckupItem::available(
             CheckupArea::Machine,
             what,
-            format!("up to {most}, which {}", room()),
+            format!("up to {most}, which {}", capacity()),
         ),
         None => CheckupItem::available(CheckupArea::Machine, what, "unlimited"),
     }]
@@ -155,12 +155,12 @@ pub(super) fn check_limits() -> Vec<CheckupItem> {
 
 /// Checks a device file that this user must be able to open for reading and writing.
 fn check_device(
-    look: &CheckupContext<'_>,
+    context: &CheckupContext<'_>,
     area: CheckupArea,
     name: &str,
     comes_from: &str,
 ) -> CheckupItem {
-    let file = look.root.join(name);
+    let file = context.root.join(name);
     let shown = Path::new("/").join(name).display().to_string();
     if !file.exists() {
         let remedy = format!("needs {comes_from}");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_without_a_driver_is_told_so_once() {
+    async fn a_missing_driver_is_reported_once() {
         let root = tempfile::tempdir().expect("a folder");
         let checks = check_driver(&CheckupContext::with_root(root.path())).await;
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_shows_no_gpu_or_does_not_answer_lacks_gpus() {
+    fn a_driver_that_reports_no_gpu_or_does_not_answer_lacks_gpus() {
         assert_eq!(
             check_gpu_list(Ok("GPU 0: x\nGPU 1: y\n".to_owned())).detail,
             "the driver reports 2"
@@ -243,11 +243,11 @@ mod tests {
         write_file(root.path(), "etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n");
         let checks = check_imex(&CheckupContext::with_root(root.path()));
         assert_eq!(checks[0].detail, "nodes_config.cfg names 2 nodes");
-        assert_eq!(checks[1].state, CheckupState::Lacks, "there is no channel");
+        assert_eq!(checks[1].state, CheckupState::Lacks, "no channel exists");
     }
 
     #[test]
-    fn rdma_devices_are_named_and_their_access_is_tried() {
+    fn rdma_devices_are_named_and_their_access_is_tested() {
         let root = tempfile::tempdir().expect("a folder");
         assert_eq!(
             check_rdma(&CheckupContext::with_root(root.path()))[0].state,

@@ -15,7 +15,7 @@ use model::gpu_facts::{FabricState, GpuFacts};
 /// The first CUDA version with fabric handles (NCCL guards them with the same version).
 const FABRIC_HANDLES: [u32; 2] = [12, 3];
 
-/// Optional calls and what is not measured without them. Every native probe needs all other calls.
+/// Optional calls, and the effect of their absence. Every native probe needs all other calls.
 const OPTIONAL_CALLS: &[(&[&str], &str)] = &[
     (&["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"], "copies between GPUs are not measured"),
     (
@@ -24,7 +24,7 @@ const OPTIONAL_CALLS: &[(&[&str], &str)] = &[
     ),
     (
         &["cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"],
-        "whether two processes can share a GPU's memory is not tried",
+        "sharing a GPU's memory between two processes is not tested",
     ),
     (
         &[
@@ -59,18 +59,18 @@ pub struct LibraryPaths {
     pub nccl: Option<std::path::PathBuf>,
 }
 
-pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let Some(libraries) = &look.libraries else { return Vec::new() };
+pub(super) async fn check_gpu_libraries(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let Some(libraries) = &context.libraries else { return Vec::new() };
     let named = [&libraries.cuda, &libraries.nvml, &libraries.nccl].iter().any(|it| it.is_some());
     // Without a driver, the driver check has already reported the one problem.
-    if !named && !look.root.join("proc/driver/nvidia").exists() {
+    if !named && !context.root.join("proc/driver/nvidia").exists() {
         return Vec::new();
     }
     let gathering = FactsRequest {
         executable: &libraries.executable,
         nvml: libraries.nvml.as_deref(),
         record: None,
-        root: &look.root,
+        root: &context.root,
         limit: LIMIT,
     };
     let executable = &libraries.executable;
@@ -89,36 +89,36 @@ pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<Checku
         ),
         facts::collect_gpu_facts(&gathering),
     );
-    let relied = required_libraries(look);
-    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &relied);
+    let required = required_libraries(context);
+    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &required);
     checks.extend(check_nvml(&gathered));
-    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &relied));
-    checks.extend(check_device_files(&look.root));
+    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &required));
+    checks.extend(check_device_files(&context.root));
     checks
 }
 
 /// Maps each library to the native probes that need it and that run here because their tool is
 /// missing.
-fn required_libraries<'l>(look: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
-    let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for probe in programs::native_fallback_probes(look) {
+fn required_libraries<'l>(context: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
+    let mut required: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for probe in programs::native_fallback_probes(context) {
         let words = probe.fallback.iter().flat_map(|fallback| fallback.argv.iter());
         let words: Vec<&str> = words.map(String::as_str).collect();
-        relied.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
+        required.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
         if words.contains(&"collective") {
-            relied.entry(ProbeLibrary::Nccl.file_name()).or_default().push(&probe.name);
+            required.entry(ProbeLibrary::Nccl.file_name()).or_default().push(&probe.name);
         }
     }
-    relied
+    required
 }
 
 /// Marks libraries that default probes need because the probe's tool is missing.
 fn mark_required(
     mut checks: Vec<CheckupItem>,
     library: ProbeLibrary,
-    relied: &BTreeMap<&'static str, Vec<&str>>,
+    required: &BTreeMap<&'static str, Vec<&str>>,
 ) -> Vec<CheckupItem> {
-    let probes = relied.get(library.file_name());
+    let probes = required.get(library.file_name());
     for check in checks.iter_mut().filter(|check| check.what == library.file_name()) {
         if let Some(probes) = probes {
             check.needed = true;
@@ -128,22 +128,22 @@ fn mark_required(
     checks
 }
 
-fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
+fn check_nccl(report: &LibraryReport) -> Vec<CheckupItem> {
     let (what, area) = (ProbeLibrary::Nccl.file_name(), CheckupArea::Programs);
-    if let Some(trouble) = &said.trouble {
+    if let Some(trouble) = &report.trouble {
         let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
                       link their own copy, fabricgate's collective probe loads it";
         let detail = format!("cannot be used: {}", trouble.said);
         return vec![CheckupItem::missing(area, what, detail, remedy)];
     }
-    let version = format_version(said).unwrap_or_else(|| "its version is unknown".to_owned());
-    let path = said.path.as_deref().unwrap_or(what);
+    let version = format_version(report).unwrap_or_else(|| "its version is unknown".to_owned());
+    let path = report.path.as_deref().unwrap_or(what);
     let mut checks =
         vec![CheckupItem::available(area, what, format!("{version}, found as {path}"))];
-    if !said.missing.is_empty() {
+    if !report.missing.is_empty() {
         let detail = format!(
-            "this NCCL has no {}: what needs them is not measured",
-            said.missing.join(", ")
+            "this NCCL has no {}: tests that need it are not measured",
+            report.missing.join(", ")
         );
         checks.push(CheckupItem::missing(
             area,
@@ -156,16 +156,16 @@ fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
 }
 
 /// Example: `13.0`.
-fn format_version(said: &LibraryReport) -> Option<String> {
-    let numbers: Vec<String> = said.version.as_ref()?.iter().map(ToString::to_string).collect();
+fn format_version(report: &LibraryReport) -> Option<String> {
+    let numbers: Vec<String> = report.version.as_ref()?.iter().map(ToString::to_string).collect();
     Some(numbers.join("."))
 }
 
-fn check_cuda(said: &LibraryReport) -> Vec<CheckupItem> {
+fn check_cuda(report: &LibraryReport) -> Vec<CheckupItem> {
     let what = ProbeLibrary::Cuda.file_name();
     let area = CheckupArea::Driver;
-    let version = format_version(said).map(|version| format!("CUDA {version}"));
-    if let Some(trouble) = &said.trouble {
+    let version = format_version(report).map(|version| format!("CUDA {version}"));
+    if let Some(trouble) = &report.trouble {
         let detail = match &version {
             Some(version) => format!("{version}, and cannot be used: {}", trouble.said),
             None => format!("cannot be used: {}", trouble.said),
@@ -173,14 +173,14 @@ fn check_cuda(said: &LibraryReport) -> Vec<CheckupItem> {
         return vec![CheckupItem::missing(area, what, detail, cuda_remedy(trouble.code))];
     }
     let version = version.unwrap_or_else(|| "its version is unknown".to_owned());
-    let gpus = match said.gpus.len() {
+    let gpus = match report.gpus.len() {
         1 => "1 GPU".to_owned(),
         many => format!("{many} GPUs"),
     };
     let mut checks = vec![CheckupItem::available(area, what, format!("{version}, reports {gpus}"))];
-    checks.extend(check_missing_calls(said));
-    checks.extend(check_fabric_handles(said));
-    checks.extend(check_compute_modes(said));
+    checks.extend(check_missing_calls(report));
+    checks.extend(check_fabric_handles(report));
+    checks.extend(check_compute_modes(report));
     checks
 }
 
@@ -213,10 +213,10 @@ fn cuda_remedy(code: Option<i32>) -> &'static str {
     }
 }
 
-/// Lists what is not measured because the library is older than a call.
-fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
+/// Lists the measurements that are missing because the library is older than a call.
+fn check_missing_calls(report: &LibraryReport) -> Vec<CheckupItem> {
     let mut costs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for call in &said.missing {
+    for call in &report.missing {
         let only = OPTIONAL_CALLS.iter().find(|(calls, _)| calls.contains(&call.as_str()));
         costs.entry(only.map_or("nothing is measured", |(_, cost)| cost)).or_default().push(call);
     }
@@ -234,30 +234,30 @@ fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
 }
 
 /// Checks whether memory can be shared with other nodes, as far as this is visible without trying.
-fn check_fabric_handles(said: &LibraryReport) -> Option<CheckupItem> {
+fn check_fabric_handles(report: &LibraryReport) -> Option<CheckupItem> {
     let what = "fabric handles";
-    if said.version.as_deref()? < &FABRIC_HANDLES[..] {
+    if report.version.as_deref()? < &FABRIC_HANDLES[..] {
         let detail = "need CUDA 12.3; copies to GPUs of other nodes are not measured";
         let remedy = "update the driver (550 or newer, 570 on GB200)";
         return Some(CheckupItem::missing(CheckupArea::Imex, what, detail, remedy));
     }
-    let able = said.gpus.iter().filter(|gpu| gpu.fabric_handles == Some(true)).count();
+    let able = report.gpus.iter().filter(|gpu| gpu.fabric_handles == Some(true)).count();
     let detail = match able {
         0 => "no GPU here has them; only multi-node NVLink needs them".to_owned(),
-        all if all == said.gpus.len() => {
+        all if all == report.gpus.len() => {
             return Some(CheckupItem::available(
                 CheckupArea::Imex,
                 what,
                 "all GPUs have them; the fabric probe tests them",
             ));
         }
-        some => format!("{some} of {} GPUs have them", said.gpus.len()),
+        some => format!("{some} of {} GPUs have them", report.gpus.len()),
     };
     Some(CheckupItem::unknown(CheckupArea::Imex, what, detail))
 }
 
 /// GPUs whose compute mode refuses processes.
-fn check_compute_modes(said: &LibraryReport) -> Vec<CheckupItem> {
+fn check_compute_modes(report: &LibraryReport) -> Vec<CheckupItem> {
     // CU_COMPUTEMODE_PROHIBITED and CU_COMPUTEMODE_EXCLUSIVE_PROCESS.
     let modes = [
         (2, "refuse every process (compute mode prohibited): they are not measured"),
@@ -265,7 +265,7 @@ fn check_compute_modes(said: &LibraryReport) -> Vec<CheckupItem> {
     ];
     let mut checks = Vec::new();
     for (mode, words) in modes {
-        let of = said.gpus.iter().enumerate().filter(|(_, gpu)| gpu.compute_mode == Some(mode));
+        let of = report.gpus.iter().enumerate().filter(|(_, gpu)| gpu.compute_mode == Some(mode));
         let of: Vec<usize> = of.map(|(index, _)| index).collect();
         if !of.is_empty() {
             let remedy = "nvidia-smi -c DEFAULT";
@@ -321,33 +321,34 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     let what = "fabric registration";
     let mut states: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
     for gpu in gpus {
-        let said = gpu.fabric.as_ref();
-        let (is_bad, words) = match said.map(|fabric| &fabric.state) {
+        let registration = gpu.fabric.as_ref();
+        let (is_bad, text) = match registration.map(|fabric| &fabric.state) {
             None | Some(FabricState::NotSupported) => {
                 (false, "no fabric, or not reported by the driver".to_owned())
             }
             Some(FabricState::Completed) => {
-                let unhealthy = said.map(|fabric| fabric.health_problems()).unwrap_or_default();
-                let words = if unhealthy.is_empty() {
+                let unhealthy =
+                    registration.map(|fabric| fabric.health_problems()).unwrap_or_default();
+                let text = if unhealthy.is_empty() {
                     "completed".to_owned()
                 } else {
                     format!("completed, and {}", unhealthy.join(", "))
                 };
-                (!unhealthy.is_empty(), words)
+                (!unhealthy.is_empty(), text)
             }
             Some(FabricState::Unknown) => (false, "the driver reports an unknown state".to_owned()),
             Some(other) => (true, other.label().to_owned()),
         };
-        states.entry((is_bad, words)).or_default().push(gpu.index);
+        states.entry((is_bad, text)).or_default().push(gpu.index);
     }
-    let check = |((is_bad, words), of): ((bool, String), Vec<u32>)| {
-        let detail = format!("{}: {words}", format_gpus(&of));
+    let check = |((is_bad, text), of): ((bool, String), Vec<u32>)| {
+        let detail = format!("{}: {text}", format_gpus(&of));
         if is_bad {
             let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one on the \
                           switch trays) and check its log: NVLink does not work before that";
             return CheckupItem::missing(CheckupArea::Driver, what, detail, remedy);
         }
-        if words == "completed" {
+        if text == "completed" {
             return CheckupItem::available(CheckupArea::Driver, what, detail);
         }
         CheckupItem::unknown(CheckupArea::Driver, what, detail)
@@ -361,16 +362,16 @@ fn check_numa_nodes(gpus: &[GpuFacts]) -> Option<CheckupItem> {
     if gpus.is_empty() {
         return None;
     }
-    let told: Vec<String> = gpus
+    let placed: Vec<String> = gpus
         .iter()
         .filter_map(|gpu| Some(format!("{} at {}", gpu.index, gpu.numa_node?)))
         .collect();
-    Some(if told.is_empty() {
+    Some(if placed.is_empty() {
         let detail = "not reported by the system; host memory is not placed, so on a \
                       machine with several sockets host copies may be slower than possible";
         CheckupItem::unknown(CheckupArea::Driver, what, detail)
     } else {
-        CheckupItem::available(CheckupArea::Driver, what, told.join(", "))
+        CheckupItem::available(CheckupArea::Driver, what, placed.join(", "))
     })
 }
 
@@ -390,20 +391,20 @@ fn check_device_files(root: &Path) -> Vec<CheckupItem> {
     if names.is_empty() {
         return Vec::new();
     }
-    let shut = names.iter().filter(|name| {
+    let closed = names.iter().filter(|name| {
         let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
         rustix::fs::access(root.join("dev").join(name), access).is_err()
     });
-    let shut: Vec<&str> = shut.map(String::as_str).collect();
+    let closed: Vec<&str> = closed.map(String::as_str).collect();
     let what = "GPUs' device files";
-    vec![if shut.is_empty() {
+    vec![if closed.is_empty() {
         CheckupItem::available(
             CheckupArea::Driver,
             what,
             format!("/dev/{} can be opened", names.join(", /dev/")),
         )
     } else {
-        let detail = format!("/dev/{} cannot be opened", shut.join(", /dev/"));
+        let detail = format!("/dev/{} cannot be opened", closed.join(", /dev/"));
         let remedy = "run as root, or give this user's group access to them";
         CheckupItem::missing(CheckupArea::Driver, what, detail, remedy)
     }]

@@ -32,11 +32,11 @@ fn a_driver_that_has_everything_lacks_nothing() {
 }
 
 #[test]
-fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
-    let mut said = sample_report();
-    said.version = Some(vec![12, 2]);
-    said.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
-    let checks = check_cuda(&said);
+fn a_missing_call_is_reported_with_the_missing_measurement() {
+    let mut report = sample_report();
+    report.version = Some(vec![12, 2]);
+    report.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
+    let checks = check_cuda(&report);
     let expected = [
         "has libcuda.so.1: CUDA 12.2, reports 4 GPUs",
         "lacks calls of libcuda.so.1: this driver has no cuMemCreate, cuMemMap: copies to GPUs of \
@@ -45,26 +45,26 @@ fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
     ];
     assert_eq!(lines(&checks), expected);
     assert!(checks.iter().all(|it| (it.state == CheckupState::Lacks) == it.remedy.is_some()));
-    said.missing = vec!["cuMemcpyAsync".to_owned()];
-    assert!(lines(&check_cuda(&said))[1].ends_with("no cuMemcpyAsync: nothing is measured"));
+    report.missing = vec!["cuMemcpyAsync".to_owned()];
+    assert!(lines(&check_cuda(&report))[1].ends_with("no cuMemcpyAsync: nothing is measured"));
 }
 
 #[test]
-fn every_call_that_only_some_need_is_one_of_ours() {
-    let ours = include_str!("../ffi/cuda.rs");
+fn every_optional_call_is_one_that_fabricgate_uses() {
+    let source = include_str!("../ffi/cuda.rs");
     for call in OPTIONAL_CALLS.iter().flat_map(|(calls, _)| *calls) {
-        assert!(ours.contains(&format!("= \"{call}\" (")), "{call}");
+        assert!(source.contains(&format!("= \"{call}\" (")), "{call}");
     }
 }
 
 #[test]
-fn an_error_comes_with_what_to_do_about_it() {
+fn every_error_has_a_remedy() {
     let of = |code: Option<i32>| {
-        let trouble = Some(LibraryFailure { said: "cuInit: it says no".to_owned(), code });
+        let trouble = Some(LibraryFailure { said: "cuInit: not initialized".to_owned(), code });
         let checks = check_cuda(&LibraryReport { trouble, ..sample_report() });
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
         assert_eq!(check.state, CheckupState::Lacks);
-        assert_eq!(check.detail, "CUDA 13.0, and cannot be used: cuInit: it says no");
+        assert_eq!(check.detail, "CUDA 13.0, and cannot be used: cuInit: not initialized");
         check.remedy.clone().expect("a remedy")
     };
     assert!(of(None).contains("install"));
@@ -77,27 +77,27 @@ fn an_error_comes_with_what_to_do_about_it() {
 
 #[test]
 fn gpus_that_refuse_processes_are_named() {
-    let mut said = sample_report();
-    said.gpus[1].compute_mode = Some(3);
-    said.gpus[2].compute_mode = Some(3);
-    said.gpus[3].compute_mode = Some(2);
-    let lines = lines(&check_compute_modes(&said));
+    let mut report = sample_report();
+    report.gpus[1].compute_mode = Some(3);
+    report.gpus[2].compute_mode = Some(3);
+    report.gpus[3].compute_mode = Some(2);
+    let lines = lines(&check_compute_modes(&report));
     assert!(lines[0].starts_with("lacks GPU 3: refuse every process"), "{lines:?}");
     assert!(lines[1].starts_with("lacks GPUs 1, 2: accept one process only"), "{lines:?}");
 }
 
 #[test]
-fn nccl_is_told_with_its_version_and_where_it_was_found() {
+fn nccl_is_reported_with_its_version_and_path() {
     let path = Some("/env/lib/libnccl.so.2".to_owned());
-    let said = LibraryReport { path, version: Some(vec![2, 28, 3]), ..LibraryReport::default() };
+    let report = LibraryReport { path, version: Some(vec![2, 28, 3]), ..LibraryReport::default() };
     let expected = "has libnccl.so.2: 2.28.3, found as /env/lib/libnccl.so.2";
-    assert_eq!(lines(&check_nccl(&said)), [expected]);
+    assert_eq!(lines(&check_nccl(&report)), [expected]);
     let trouble = Some(LibraryFailure { said: "it was found nowhere".to_owned(), code: None });
     let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
     assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
     // A default probe falls back to the native probe if its tool is missing.
-    let relied = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
-    let checks = mark_required(checks, ProbeLibrary::Nccl, &relied);
+    let required = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
+    let checks = mark_required(checks, ProbeLibrary::Nccl, &required);
     assert_eq!(
         (checks[0].needed, checks[0].probes.as_slice()),
         (true, &["nccl-all-reduce".to_owned()][..])
@@ -117,7 +117,7 @@ fn gpu(index: u32, state: FabricState) -> GpuFacts {
 }
 
 #[test]
-fn a_fabric_that_is_not_up_is_told_and_none_is_no_fault() {
+fn a_fabric_that_is_not_up_is_reported_and_a_gpu_without_fabric_is_not() {
     let mut gpus = vec![
         gpu(0, FabricState::Completed),
         gpu(1, FabricState::InProgress),
@@ -138,7 +138,7 @@ fn a_fabric_that_is_not_up_is_told_and_none_is_no_fault() {
 }
 
 #[test]
-fn a_driver_that_does_not_answer_is_told_with_what_that_costs() {
+fn a_driver_that_does_not_answer_is_reported_with_the_consequence() {
     let checks = check_nvml(&facts_result(Vec::new(), Some("there is no NVIDIA driver: x")));
     let [check] = checks.as_slice() else { panic!("{checks:?}") };
     assert_eq!((check.state, check.needed), (CheckupState::Lacks, false));
@@ -146,7 +146,7 @@ fn a_driver_that_does_not_answer_is_told_with_what_that_costs() {
 }
 
 #[test]
-fn device_files_are_tried_and_those_of_other_things_are_not() {
+fn only_device_files_of_gpus_are_tested() {
     let root = tempfile::tempdir().expect("a folder");
     assert!(check_device_files(root.path()).is_empty());
     std::fs::create_dir(root.path().join("dev")).expect("made");
@@ -159,10 +159,10 @@ fn device_files_are_tried_and_those_of_other_things_are_not() {
 }
 
 #[tokio::test]
-async fn a_machine_without_a_driver_is_asked_nothing() {
+async fn a_machine_without_a_driver_is_not_queried() {
     let root = tempfile::tempdir().expect("a folder");
     let executable = "/no/such/program".into();
     let libraries = Some(LibraryPaths { executable, cuda: None, nvml: None, nccl: None });
-    let look = CheckupContext { libraries, ..CheckupContext::with_root(root.path()) };
-    assert!(check_gpu_libraries(&look).await.is_empty());
+    let context = CheckupContext { libraries, ..CheckupContext::with_root(root.path()) };
+    assert!(check_gpu_libraries(&context).await.is_empty());
 }

@@ -107,31 +107,31 @@ pub fn write_library_report(
     out: &mut dyn Write,
     progress: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut begin = |what: &str| {
+    let mut begin = |step: &str| {
         // A closed progress pipe is not a reason to stop.
-        let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
+        let _ = writeln!(progress, "{step}").and_then(|()| progress.flush());
     };
-    let mut say = |said: &LibraryReport| -> io::Result<()> {
-        serde_json::to_writer(&mut *out, said)?;
+    let mut write_line = |report: &LibraryReport| -> io::Result<()> {
+        serde_json::to_writer(&mut *out, report)?;
         out.write_all(b"\n")?;
         out.flush()
     };
-    let mut said = LibraryReport::default();
+    let mut report = LibraryReport::default();
     begin(&format!("opening {}", library.file_name()));
     let trouble = match library {
-        ProbeLibrary::Cuda => report_cuda(path, &mut said, &mut begin, &mut say)?,
-        ProbeLibrary::Nccl => report_nccl(path, &mut said, &mut begin, &mut say)?,
+        ProbeLibrary::Cuda => report_cuda(path, &mut report, &mut begin, &mut write_line)?,
+        ProbeLibrary::Nccl => report_nccl(path, &mut report, &mut begin, &mut write_line)?,
     };
-    said.trouble = trouble;
-    say(&said)
+    report.trouble = trouble;
+    write_line(&report)
 }
 
 /// Queries the driver API; the inner error is the reason why it cannot be used.
 fn report_cuda(
     path: Option<&Path>,
-    said: &mut LibraryReport,
+    report: &mut LibraryReport,
     begin: &mut dyn FnMut(&str),
-    say: &mut dyn FnMut(&LibraryReport) -> io::Result<()>,
+    write_line: &mut dyn FnMut(&LibraryReport) -> io::Result<()>,
 ) -> io::Result<Option<LibraryFailure>> {
     let cuda = match CudaLibrary::load(path) {
         Ok(cuda) => cuda,
@@ -140,13 +140,13 @@ fn report_cuda(
     let because = |error: &CudaCallError| {
         Some(LibraryFailure { said: error.to_string(), code: error.code() })
     };
-    said.path = Some(cuda.path().display().to_string());
-    said.missing = cuda.missing_symbols().into_iter().map(str::to_owned).collect();
-    say(said)?;
+    report.path = Some(cuda.path().display().to_string());
+    report.missing = cuda.missing_symbols().into_iter().map(str::to_owned).collect();
+    write_line(report)?;
     begin("cuDriverGetVersion");
     let version = cuda.driver_version().ok();
-    said.version = version.map(|(major, minor)| vec![major.unsigned_abs(), minor.unsigned_abs()]);
-    say(said)?;
+    report.version = version.map(|(major, minor)| vec![major.unsigned_abs(), minor.unsigned_abs()]);
+    write_line(report)?;
     begin("cuInit");
     if let Err(error) = cuda.init() {
         return Ok(because(&error));
@@ -158,7 +158,7 @@ fn report_cuda(
     };
     for (index, device) in devices.into_iter().enumerate() {
         begin(&format!("properties of GPU {index}"));
-        said.gpus.push(LibraryGpu {
+        report.gpus.push(LibraryGpu {
             name: cuda.name(device).ok(),
             compute_mode: cuda.attribute(device, attribute::COMPUTE_MODE).ok(),
             fabric_handles: cuda
@@ -166,7 +166,7 @@ fn report_cuda(
                 .ok()
                 .map(|value| value != 0),
         });
-        say(said)?;
+        write_line(report)?;
     }
     Ok(None)
 }
@@ -174,20 +174,20 @@ fn report_cuda(
 /// Queries NCCL for its version; NCCL does nothing before it gets a GPU.
 fn report_nccl(
     path: Option<&Path>,
-    said: &mut LibraryReport,
+    report: &mut LibraryReport,
     begin: &mut dyn FnMut(&str),
-    say: &mut dyn FnMut(&LibraryReport) -> io::Result<()>,
+    write_line: &mut dyn FnMut(&LibraryReport) -> io::Result<()>,
 ) -> io::Result<Option<LibraryFailure>> {
     let nccl = match collective::nccl_library::load_nccl(path, &NcclSearchRoots::from_env()) {
         Ok(nccl) => nccl,
         Err(error) => return Ok(Some(LibraryFailure { said: error.to_string(), code: None })),
     };
-    said.path = Some(nccl.path().display().to_string());
-    said.missing = nccl.missing_symbols().into_iter().map(str::to_owned).collect();
-    say(said)?;
+    report.path = Some(nccl.path().display().to_string());
+    report.missing = nccl.missing_symbols().into_iter().map(str::to_owned).collect();
+    write_line(report)?;
     begin("ncclGetVersion");
     match nccl.version() {
-        Ok(version) => said.version = Some(vec![version.major, version.minor, version.patch]),
+        Ok(version) => report.version = Some(vec![version.major, version.minor, version.patch]),
         Err(error) => {
             return Ok(Some(LibraryFailure { said: error.to_string(), code: error.code() }));
         }
@@ -209,10 +209,10 @@ pub(super) async fn query_library(
     let guard: Option<PathBuf> = Some(executable.to_owned());
     let setting = ProcessContext { guard, ..ProcessContext::default() };
     let (_keep, stop) = watch::channel(false);
-    let mut nobody = |_: exec::ProcessEvent<'_>| {};
-    let running = exec::run_observed(&request, &setting, stop, &mut nobody);
-    let fails = |said: String| LibraryReport {
-        trouble: Some(LibraryFailure { said, code: None }),
+    let mut ignore = |_: exec::ProcessEvent<'_>| {};
+    let running = exec::run_observed(&request, &setting, stop, &mut ignore);
+    let fails = |message: String| LibraryReport {
+        trouble: Some(LibraryFailure { said: message, code: None }),
         ..LibraryReport::default()
     };
     match timeout(limit + ENDING, running).await {
@@ -228,9 +228,9 @@ pub(super) async fn query_library(
 fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
     let lines = finished.stdout.bytes.split(|byte| *byte == b'\n');
     let whole = lines.rev().find_map(|line| serde_json::from_slice::<LibraryReport>(line).ok());
-    let mut said = whole.unwrap_or_default();
+    let mut report = whole.unwrap_or_default();
     if finished.ending.is_success() {
-        return said;
+        return report;
     }
     let progress = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = progress.lines().rev().find(|line| !line.trim().is_empty());
@@ -241,8 +241,8 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
         }
         ending => format!("it ended the process that queried it ({ending}){during}"),
     };
-    said.trouble = Some(LibraryFailure { said: why, code: None });
-    said
+    report.trouble = Some(LibraryFailure { said: why, code: None });
+    report
 }
 
 #[cfg(test)]
@@ -261,31 +261,31 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_no_panic() {
+    fn a_missing_library_is_reported() {
         let (mut out, mut progress) = (Vec::new(), Vec::new());
         let path = Some(Path::new("/no/such/libcuda.so.1"));
         write_library_report(ProbeLibrary::Cuda, path, &mut out, &mut progress).expect("written");
         let text = String::from_utf8(out).expect("text");
-        let said =
+        let report =
             parse_report(&finished(&text, "", ProcessEnding::Exited { code: 0 }), Duration::ZERO);
-        let trouble = said.trouble.expect("it is not there");
+        let trouble = report.trouble.expect("it is not there");
         assert!(trouble.said.starts_with("/no/such/libcuda.so.1 cannot be opened"), "{trouble:?}");
-        assert_eq!((trouble.code, said.path), (None, None));
+        assert_eq!((trouble.code, report.path), (None, None));
         assert_eq!(String::from_utf8(progress).expect("text"), "opening libcuda.so.1\n");
     }
 
     #[test]
-    fn what_was_said_before_a_call_hung_is_kept_and_the_call_is_named() {
+    fn answers_before_a_hung_call_are_kept_and_the_call_is_named() {
         let known = r#"{"path":"libcuda.so.1","version":[12,2],"missing":["cuMemCreate"]}"#;
         let text = format!("{{\"path\":\"libcuda.so.1\"}}\n{known}\n{{\"path\":\"libc");
         let hung = finished(&text, "cuDriverGetVersion\ncuInit\n", ProcessEnding::TimedOut);
-        let said = parse_report(&hung, Duration::from_secs(15));
-        assert_eq!((said.version, said.missing.len()), (Some(vec![12, 2]), 1));
-        let why = said.trouble.expect("said").said;
+        let report = parse_report(&hung, Duration::from_secs(15));
+        assert_eq!((report.version, report.missing.len()), (Some(vec![12, 2]), 1));
+        let why = report.trouble.expect("a failure").said;
         assert_eq!(why, "it did not answer within 15 s during: cuInit");
         let killed =
             finished("", "opening libcuda.so.1\n", ProcessEnding::Signalled { signal: 11 });
-        let why = parse_report(&killed, Duration::from_secs(15)).trouble.expect("said").said;
+        let why = parse_report(&killed, Duration::from_secs(15)).trouble.expect("a failure").said;
         assert!(why.contains("signal 11") && why.ends_with("opening libcuda.so.1"), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! Checks what this machine has and lacks for each probe.
+//! Checks which requirements of each probe this machine meets.
 //!
 //! The check reads files, devices and programs and queries the scheduler. It changes nothing and
 //! measures nothing. Every query has a time limit.
@@ -63,15 +63,15 @@ impl CheckupContext<'static> {
 }
 
 /// Runs all checks.
-pub async fn run_checkup(look: &CheckupContext<'_>) -> Checkup {
-    let mut checks = devices::check_driver(look).await;
-    checks.extend(gpu::check_gpu_libraries(look).await);
-    checks.extend(programs::check_programs(look));
-    checks.extend(devices::check_imex(look));
-    checks.extend(devices::check_rdma(look));
-    checks.extend(scheduler::check_schedulers(look).await);
+pub async fn run_checkup(context: &CheckupContext<'_>) -> Checkup {
+    let mut checks = devices::check_driver(context).await;
+    checks.extend(gpu::check_gpu_libraries(context).await);
+    checks.extend(programs::check_programs(context));
+    checks.extend(devices::check_imex(context));
+    checks.extend(devices::check_rdma(context));
+    checks.extend(scheduler::check_schedulers(context).await);
     checks.extend(devices::check_limits());
-    Checkup { machine: look.machine.clone(), checks }
+    Checkup { machine: context.machine.clone(), checks }
 }
 
 /// Runs a program and returns its output, or the reason for its failure.
@@ -88,9 +88,9 @@ async fn query_program(argv: &[&str]) -> Result<String, String> {
     match done.ending {
         ProcessEnding::Exited { code: 0 } => Ok(out),
         ProcessEnding::Exited { code } => {
-            let said = last(&String::from_utf8_lossy(&done.stderr.bytes));
-            let said = if said.is_empty() { last(&out) } else { said };
-            Err(format!("`{shown}` ended with {code}: {said}"))
+            let message = last(&String::from_utf8_lossy(&done.stderr.bytes));
+            let message = if message.is_empty() { last(&out) } else { message };
+            Err(format!("`{shown}` ended with {code}: {message}"))
         }
         ProcessEnding::TimedOut => {
             Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs()))

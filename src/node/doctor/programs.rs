@@ -31,23 +31,27 @@ const NCCL_TESTS: &str =
     "build NVIDIA/nccl-tests (with MPI=1 for more than one node) and put its programs on PATH";
 
 /// Checks every program of the active probes.
-pub(super) fn check_programs(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
+pub(super) fn check_programs(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for probe in &look.probes {
+    for probe in &context.probes {
         for program in probe_programs(probe) {
             users.entry(program).or_default().insert(&probe.name);
         }
     }
-    users.into_iter().flat_map(|(program, probes)| check_program(look, program, probes)).collect()
+    users
+        .into_iter()
+        .flat_map(|(program, probes)| check_program(context, program, probes))
+        .collect()
 }
 
 /// The default probes that fabricgate runs natively because their tool is missing here.
 pub(super) fn native_fallback_probes<'l>(
-    look: &'l CheckupContext<'_>,
+    context: &'l CheckupContext<'_>,
 ) -> impl Iterator<Item = &'l Probe> {
-    look.probes.iter().copied().filter(|probe| {
-        let lacks = |program: &&str| path_lookup::find_program(program, Some(&look.path)).is_none();
-        look.default_probes.contains(&probe.name.as_str())
+    context.probes.iter().copied().filter(|probe| {
+        let lacks =
+            |program: &&str| path_lookup::find_program(program, Some(&context.path)).is_none();
+        context.default_probes.contains(&probe.name.as_str())
             && probe.fallback.is_some()
             && probe_programs(probe).iter().any(lacks)
     })
@@ -56,22 +60,23 @@ pub(super) fn native_fallback_probes<'l>(
 /// Checks one program; if it is missing, lists the probes that cannot run and the probes that run
 /// natively instead.
 fn check_program(
-    look: &CheckupContext<'_>,
+    context: &CheckupContext<'_>,
     program: &str,
     probes: BTreeSet<&str>,
 ) -> Vec<CheckupItem> {
-    if let Some(file) = path_lookup::find_program(program, Some(&look.path)) {
+    if let Some(file) = path_lookup::find_program(program, Some(&context.path)) {
         let found =
             CheckupItem::available(CheckupArea::Programs, program, file.display().to_string());
-        return vec![mark_needed(look, found, &probes)];
+        return vec![mark_needed(context, found, &probes)];
     }
-    let is_ours = |name: &&str| {
-        look.probes.iter().any(|probe| probe.name == *name && probe.fallback.is_some())
+    let is_native = |name: &&str| {
+        context.probes.iter().any(|probe| probe.name == *name && probe.fallback.is_some())
     };
-    let (ours, others): (BTreeSet<&str>, BTreeSet<&str>) = probes.into_iter().partition(is_ours);
+    let (native, others): (BTreeSet<&str>, BTreeSet<&str>) =
+        probes.into_iter().partition(is_native);
     let mut checks = Vec::new();
-    if !ours.is_empty() {
-        let instead = if devices::has_driver(look) {
+    if !native.is_empty() {
+        let instead = if devices::has_driver(context) {
             let detail =
                 "is not on PATH; fabricgate measures natively with the driver's libraries instead";
             CheckupItem::fallback(CheckupArea::Programs, program, detail)
@@ -80,7 +85,7 @@ fn check_program(
                 "is not on PATH, and fabricgate cannot measure natively: no driver is loaded";
             CheckupItem::missing(CheckupArea::Programs, program, detail, install_hint(program))
         };
-        checks.push(mark_needed(look, instead, &ours));
+        checks.push(mark_needed(context, instead, &native));
     }
     if !others.is_empty() {
         let lacks = CheckupItem::missing(
@@ -89,18 +94,18 @@ fn check_program(
             "is not on PATH",
             install_hint(program),
         );
-        checks.push(mark_needed(look, lacks, &others));
+        checks.push(mark_needed(context, lacks, &others));
     }
     checks
 }
 
 fn mark_needed(
-    look: &CheckupContext<'_>,
+    context: &CheckupContext<'_>,
     found: CheckupItem,
     probes: &BTreeSet<&str>,
 ) -> CheckupItem {
     CheckupItem {
-        needed: look.default_probes.iter().any(|name| probes.contains(name)),
+        needed: context.default_probes.iter().any(|name| probes.contains(name)),
         probes: probes.iter().map(|name| (*name).to_owned()).collect(),
         ..found
     }
@@ -143,7 +148,7 @@ mod tests {
     use readers::probe_catalog::ProbeCatalog;
 
     #[test]
-    fn what_a_starter_starts_is_needed_too() {
+    fn a_program_started_by_a_launcher_is_required_too() {
         let catalog = ProbeCatalog::built_in();
         let of = |name: &str| probe_programs(catalog.get(name).expect("built in"));
         assert_eq!(of("nccl-all-reduce-domain"), BTreeSet::from(["all_reduce_perf", "mpirun"]));
@@ -154,37 +159,37 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_missing_is_no_lack_where_we_measure_in_its_place() {
+    fn a_missing_tool_with_a_native_fallback_is_not_a_missing_requirement() {
         let catalog = ProbeCatalog::built_in();
         let folder = tempfile::tempdir().expect("a folder");
-        let mut look = CheckupContext::with_root(folder.path());
+        let mut context = CheckupContext::with_root(folder.path());
         let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
-        look.probes = probes.into_iter().flatten().collect();
-        look.default_probes = vec!["nvbandwidth-ce"];
+        context.probes = probes.into_iter().flatten().collect();
+        context.default_probes = vec!["nvbandwidth-ce"];
         // Without a driver no native probe can replace the tool.
-        let without = check_programs(&look);
+        let without = check_programs(&context);
         assert!(without.iter().all(|it| it.state == CheckupState::Lacks), "{without:?}");
         assert!(without.iter().any(|it| it.needed && it.probes == ["nvbandwidth-ce"]));
         let driver = folder.path().join("proc/driver/nvidia");
         std::fs::create_dir_all(&driver).expect("made");
         std::fs::write(driver.join("version"), "NVRM version: 580.1\n").expect("written");
-        let checks = check_programs(&look);
+        let checks = check_programs(&context);
         let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
-        let ours = of(CheckupState::Fallback).expect("measured all the same");
-        assert!(ours.needed && ours.detail.contains("fabricgate measures natively"));
-        assert_eq!(ours.probes, ["nvbandwidth-ce"]);
+        let fallback = of(CheckupState::Fallback).expect("a native fallback");
+        assert!(fallback.needed && fallback.detail.contains("fabricgate measures natively"));
+        assert_eq!(fallback.probes, ["nvbandwidth-ce"]);
         let lacks = of(CheckupState::Lacks).expect("the full list is the tool's own");
         assert!(!lacks.needed && lacks.probes == ["nvbandwidth"], "{checks:?}");
-        let here: Vec<&str> = native_fallback_probes(&look).map(|it| it.name.as_str()).collect();
+        let here: Vec<&str> = native_fallback_probes(&context).map(|it| it.name.as_str()).collect();
         assert_eq!(here, ["nvbandwidth-ce"]);
     }
 
     #[test]
-    fn a_missing_program_names_its_probes_and_where_it_comes_from() {
+    fn a_missing_program_names_its_probes_and_its_source() {
         let mut catalog = ProbeCatalog::built_in();
         catalog.probes.values_mut().for_each(|probe| probe.fallback = None);
         let folder = tempfile::tempdir().expect("a folder");
-        let look = CheckupContext {
+        let context = CheckupContext {
             machine: "n1".to_owned(),
             root: folder.path().to_owned(),
             path: folder.path().display().to_string(),
@@ -192,8 +197,8 @@ mod tests {
             default_probes: vec!["nvidia-smi-q"],
             libraries: None,
         };
-        let checks = check_programs(&look);
-        let one = |what: &str| checks.iter().find(|c| c.what == what).expect("looked at").clone();
+        let checks = check_programs(&context);
+        let one = |what: &str| checks.iter().find(|c| c.what == what).expect("checked").clone();
         let smi = one("nvidia-smi");
         assert_eq!((smi.state, smi.needed), (CheckupState::Lacks, true));
         assert!(smi.probes.contains(&"nvidia-smi-q".to_owned()));

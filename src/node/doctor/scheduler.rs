@@ -11,32 +11,32 @@ use model::checkup::{CheckupArea, CheckupItem};
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Checks Slurm's controller and the Kubernetes configuration.
-pub(super) async fn check_schedulers(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let mut checks = vec![check_slurm(look).await];
-    checks.extend(check_name_resolution(look).await);
+pub(super) async fn check_schedulers(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let mut checks = vec![check_slurm(context).await];
+    checks.extend(check_name_resolution(context).await);
     checks.push(check_kubernetes());
     checks
 }
 
-async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
+async fn check_slurm(context: &CheckupContext<'_>) -> CheckupItem {
     let what = "Slurm";
-    let Some(scontrol) = path_lookup::find_program("scontrol", Some(&look.path)) else {
+    let Some(scontrol) = path_lookup::find_program("scontrol", Some(&context.path)) else {
         return CheckupItem::unknown(CheckupArea::Scheduler, what, "scontrol is not on PATH");
     };
     let remedy = "check slurmctld, and slurm.conf on this machine";
     match query_program(&[&scontrol.display().to_string(), "ping"]).await {
         // The output has one line per controller.
-        Ok(said) if said.contains(" UP") => CheckupItem::available(
+        Ok(output) if output.contains(" UP") => CheckupItem::available(
             CheckupArea::Scheduler,
             what,
-            said.lines().next().unwrap_or_default().trim(),
+            output.lines().next().unwrap_or_default().trim(),
         ),
-        Ok(said) => {
-            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok(output) => {
+            let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
             CheckupItem::missing(
                 CheckupArea::Scheduler,
                 what,
-                format!("no controller is up: {said}"),
+                format!("no controller is up: {output}"),
                 remedy,
             )
         }
@@ -47,23 +47,25 @@ async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
 /// Checks whether the controller can resolve this machine's name. If it cannot, every `srun` from
 /// here blocks the controller for 10 s, for all users. From here, Slurm only knows the cluster's
 /// nodes and the controller's own machine.
-async fn check_name_resolution(look: &CheckupContext<'_>) -> Option<CheckupItem> {
+async fn check_name_resolution(context: &CheckupContext<'_>) -> Option<CheckupItem> {
     let what = "name of this machine";
-    let scontrol = path_lookup::find_program("scontrol", Some(&look.path))?.display().to_string();
-    let said =
-        query_program(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
-    let is_controller = said.split_whitespace().any(|word| word == look.machine);
-    if is_controller || query_program(&[&scontrol, "show", "node", &look.machine]).await.is_ok() {
+    let scontrol =
+        path_lookup::find_program("scontrol", Some(&context.path))?.display().to_string();
+    let output =
+        query_program(&[&scontrol, "ping"]).await.ok().filter(|output| output.contains(" UP"))?;
+    let is_controller = output.split_whitespace().any(|word| word == context.machine);
+    if is_controller || query_program(&[&scontrol, "show", "node", &context.machine]).await.is_ok()
+    {
         return Some(CheckupItem::available(
             CheckupArea::Scheduler,
             what,
-            format!("Slurm knows {}", look.machine),
+            format!("Slurm knows {}", context.machine),
         ));
     }
     let why = format!(
         "{} is not a node of the cluster; slurmctld must resolve its name, or each srun from here \
          blocks it for 10 s: on the controller, `getent hosts {}`",
-        look.machine, look.machine
+        context.machine, context.machine
     );
     Some(CheckupItem::unknown(CheckupArea::Scheduler, what, why))
 }
@@ -117,7 +119,7 @@ mod tests {
 
     /// Defect 20 of the operator's review.
     #[tokio::test]
-    async fn a_machine_that_slurm_does_not_know_is_told_what_that_may_cost() {
+    async fn a_machine_unknown_to_slurm_is_reported_with_the_consequence() {
         let root = tempfile::tempdir().expect("a folder");
         assert!(check_name_resolution(&CheckupContext::with_root(root.path())).await.is_none());
         let up = "case $1 in ping) echo 'Slurmctld(primary) at head is UP';;";
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_is_there_only_when_it_says_that_it_is_up() {
+    async fn a_controller_counts_only_if_it_reports_up() {
         let root = tempfile::tempdir().expect("a folder");
         assert_eq!(
             check_slurm(&CheckupContext::with_root(root.path())).await.state,

@@ -1,9 +1,9 @@
 //! Long-running background processes that write their output to a file. Stopping one sends SIGTERM
-//! first and gives it time to conclude.
+//! first and gives it time to finish.
 //!
 //! Output goes to a file and not to a pipe, so that the process can still write after fabricgate
-//! dies. A fabricgate that dies leaves such processes running; its successor finds them by a
-//! variable in their environment, because the kernel reuses process IDs.
+//! dies. If fabricgate dies, such processes keep running. The next fabricgate process finds them by
+//! a variable in their environment, because the kernel reuses process IDs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +61,7 @@ impl BackgroundProcess {
         mut end: watch::Receiver<bool>,
         grace: &watch::Receiver<Duration>,
     ) -> ProcessEnding {
-        let asked = async {
+        let stop_requested = async {
             if end.wait_for(|end| *end).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -71,7 +71,7 @@ impl BackgroundProcess {
                 signal_group(self.group, Signal::KILL);
                 return ending_from_status(status);
             }
-            () = asked => {}
+            () = stop_requested => {}
         }
         signal_group(self.group, Signal::TERM);
         let grace = *grace.borrow();
@@ -87,7 +87,7 @@ impl BackgroundProcess {
 }
 
 /// Asks every process with this variable to end, and kills those still running after `grace`.
-/// Returns how many there were.
+/// Returns their number.
 ///
 /// Only the oldest process is asked: its children end with it, and a tool that is killed under its
 /// parent would look like a fault.
@@ -155,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_go_to_the_file_and_the_code_comes_back() {
+    fn both_streams_go_to_the_file_and_the_exit_code_is_returned() {
         now(async {
-            let (attended, log) = shell("echo out; echo err >&2; exit 4", "a");
-            let (_nobody, end) = watch::channel(false);
-            let ending = attended.wait_or_stop(end, &grace(1)).await;
+            let (process, log) = shell("echo out; echo err >&2; exit 4", "a");
+            let (_sender, end) = watch::channel(false);
+            let ending = process.wait_or_stop(end, &grace(1)).await;
             assert_eq!(ending, ProcessEnding::Exited { code: 4 });
             let text = fs::read_to_string(log.path()).expect("a log");
             assert_eq!(text, "out\nerr\n");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_may_conclude_and_who_does_not_is_killed() {
+    fn a_process_may_finish_after_the_request_and_is_killed_otherwise() {
         now(async {
             let script = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done";
             for (script, expected) in [
@@ -189,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_owner_left_is_found_by_its_mark_and_ended() {
+    fn processes_of_a_dead_owner_are_found_by_their_mark_and_ended() {
         now(async {
             let mark = format!("left-{}", std::process::id());
-            let (attended, _log) = shell("sleep 1000 & sleep 1000", &mark);
+            let (process, _log) = shell("sleep 1000 & sleep 1000", &mark);
             while find_marked_processes("FABRICGATE_TEST", &mark).expect("/proc").len() < 2 {
                 sleep(POLL).await;
             }
-            let (_nobody, end) = watch::channel(false);
+            let (_sender, end) = watch::channel(false);
             // A parent that reaps, as init would.
-            let reaped = tokio::spawn(async move { attended.wait_or_stop(end, &grace(1)).await });
+            let reaped = tokio::spawn(async move { process.wait_or_stop(end, &grace(1)).await });
             let count =
                 end_marked_processes("FABRICGATE_TEST", &mark, Duration::from_secs(2)).await;
             assert!(2 <= count.expect("/proc"));

@@ -143,13 +143,13 @@ struct EnvironmentFilter {
 }
 
 impl EnvironmentFilter {
-    fn from_policy(told: Option<&String>) -> Self {
-        let said = lock_policy();
+    fn from_policy(inherited: Option<&String>) -> Self {
+        let policy = lock_policy();
         let (withheld, mut passed) =
-            said.as_ref().map(|it| (it.withheld.clone(), it.passed.clone())).unwrap_or_default();
+            policy.as_ref().map(|it| (it.withheld.clone(), it.passed.clone())).unwrap_or_default();
         let own = std::env::var(PASS_ENV_VARIABLE).unwrap_or_default();
-        let told = own.split(',').chain(told.into_iter().flat_map(|told| told.split(',')));
-        passed.extend(told.filter(|it| check_variable_name(it).is_ok()).map(str::to_owned));
+        let names = own.split(',').chain(inherited.into_iter().flat_map(|list| list.split(',')));
+        passed.extend(names.filter(|it| check_variable_name(it).is_ok()).map(str::to_owned));
         passed.sort();
         passed.dedup();
         Self { withheld, passed }
@@ -194,8 +194,8 @@ fn is_secret_name(name: &str) -> bool {
     name == SLURM_TOKEN || SECRET_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-/// The names that `srun` must export to nodes. It exports names with the prefix `SLURM_` without
-/// being asked.
+/// The names that `srun` must export to nodes. It exports names with the prefix `SLURM_` by
+/// default.
 pub fn srun_export_names() -> Vec<String> {
     let rules = EnvironmentFilter::from_policy(None);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -262,7 +262,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_program_gets_what_no_list_names() {
+    fn no_program_gets_an_unlisted_variable() {
         for confidence in [
             EnvironmentAccess::None,
             EnvironmentAccess::Launcher,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_the_scheduler_or_nodes_is_not_for_tools() {
+    fn variables_for_clients_are_not_passed_to_tools() {
         for name in ["SSH_AUTH_SOCK", "KUBECONFIG", "KRB5CCNAME"] {
             assert!(!filter_passing(&[]).allows(name, EnvironmentAccess::None), "{name}");
             assert!(filter_passing(&[]).allows(name, EnvironmentAccess::Launcher), "{name}");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_names_is_passed_on_but_for_our_own_secrets() {
+    fn configured_variables_are_passed_except_fabricgates_secrets() {
         let passed = filter_passing(&["GH_PAT", "SITE_*", "OPS_HOOK"]);
         for name in ["GH_PAT", "SITE_RAIL"] {
             assert!(passed.allows(name, EnvironmentAccess::None), "{name}");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_names() {
+    fn variable_names_are_checked() {
         for good in ["A", "_b", "SITE_*", "http_proxy"] {
             assert_eq!(check_variable_name(good), Ok(()), "{good}");
         }

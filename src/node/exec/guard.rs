@@ -22,19 +22,19 @@ const NOT_FOUND: u8 = 127;
 
 /// Wraps a command so that `executable` guards it.
 pub fn guarded_command(executable: &Path, argv: &[String]) -> Vec<String> {
-    let mut words = vec![executable.display().to_string()];
-    words.extend(["node", "guard", "--parent"].map(str::to_owned));
-    words.push(std::process::id().to_string());
-    words.push("--".to_owned());
-    words.extend_from_slice(argv);
-    words
+    let mut command = vec![executable.display().to_string()];
+    command.extend(["node", "guard", "--parent"].map(str::to_owned));
+    command.push(std::process::id().to_string());
+    command.push("--".to_owned());
+    command.extend_from_slice(argv);
+    command
 }
 
 /// The command that waits for fabricgate's end; see [`guard_groups`].
 pub fn group_guard_command(executable: &Path) -> Vec<String> {
-    let mut words = vec![executable.display().to_string()];
-    words.extend(["node", "guard", "--groups"].map(str::to_owned));
-    words
+    let mut command = vec![executable.display().to_string()];
+    command.extend(["node", "guard", "--groups"].map(str::to_owned));
+    command
 }
 
 /// Executes this command, bound to the lifetime of its parent. Returns only on failure, with an
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_start_is_said() {
+    fn an_empty_command_is_reported() {
         assert_eq!(exec_guarded(1, &[]).0, CANNOT_EXECUTE);
     }
 }

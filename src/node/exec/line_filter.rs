@@ -25,17 +25,17 @@ pub struct LineExchange<'t> {
 
 impl fmt::Debug for LineExchange<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Talk").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("LineExchange").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
 /// Writes lines to the process. It may read them at any time, or never: do not wait for this
 /// function alone.
-pub(super) async fn write_input(pipe: Option<ChildStdin>, words: mpsc::UnboundedReceiver<Vec<u8>>) {
-    let (Some(mut pipe), mut words) = (pipe, words) else { return };
-    while let Some(word) = words.recv().await {
+pub(super) async fn write_input(pipe: Option<ChildStdin>, lines: mpsc::UnboundedReceiver<Vec<u8>>) {
+    let (Some(mut pipe), mut lines) = (pipe, lines) else { return };
+    while let Some(line) = lines.recv().await {
         // The process may have closed its input, or ended.
-        if pipe.write_all(&word).await.is_err() || pipe.flush().await.is_err() {
+        if pipe.write_all(&line).await.is_err() || pipe.flush().await.is_err() {
             return;
         }
     }
@@ -120,49 +120,49 @@ mod tests {
 
     /// The kept output and the separated lines of these pieces.
     fn filter_pieces(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
-        let mut aside = Vec::new();
+        let mut separated = Vec::new();
         let mut kept = Vec::new();
         let mut take = |line: &[u8]| {
             let wanted = !line.starts_with(b"no");
             if wanted {
-                aside.push(line.to_vec());
+                separated.push(line.to_vec());
             }
             wanted
         };
-        let mut sieve = LineFilter::new("say ", 20, &mut take);
+        let mut filter = LineFilter::new("say ", 20, &mut take);
         for piece in pieces {
-            sieve.filter(piece, &mut |bytes| kept.extend_from_slice(bytes));
+            filter.filter(piece, &mut |bytes| kept.extend_from_slice(bytes));
         }
-        sieve.flush(&mut |bytes| kept.extend_from_slice(bytes));
-        (kept, aside)
+        filter.flush(&mut |bytes| kept.extend_from_slice(bytes));
+        (kept, separated)
     }
 
     #[test]
-    fn lines_of_the_kind_are_set_aside_and_all_else_is_kept() {
-        let (kept, aside) =
+    fn prefixed_lines_are_separated_and_all_else_is_kept() {
+        let (kept, separated) =
             filter_pieces(&[b"a\nsay one\nsaying\n\nsay no more\nb say x\nsay two\nsa"]);
-        assert_eq!(aside, [b"one".to_vec(), b"two".to_vec()]);
+        assert_eq!(separated, [b"one".to_vec(), b"two".to_vec()]);
         assert_eq!(kept, b"a\nsaying\n\nsay no more\nb say x\nsa");
-        let (kept, aside) = filter_pieces(&[b"say cut off"]);
-        assert_eq!((kept.as_slice(), aside.len()), (&b"say cut off"[..], 0));
-        let (kept, aside) = filter_pieces(&[b"say \nsay\n"]);
-        assert_eq!((kept.as_slice(), aside), (&b"say\n"[..], vec![Vec::new()]));
+        let (kept, separated) = filter_pieces(&[b"say cut off"]);
+        assert_eq!((kept.as_slice(), separated.len()), (&b"say cut off"[..], 0));
+        let (kept, separated) = filter_pieces(&[b"say \nsay\n"]);
+        assert_eq!((kept.as_slice(), separated), (&b"say\n"[..], vec![Vec::new()]));
     }
 
     #[test]
-    fn a_line_without_end_is_held_no_longer_than_allowed() {
-        let (kept, aside) =
+    fn a_line_without_end_is_held_only_up_to_the_limit() {
+        let (kept, separated) =
             filter_pieces(&[b"say 0123456789abcdef\nsay 0123456789abcdefg\nsay x\n"]);
-        assert_eq!(aside, [b"0123456789abcdef".to_vec(), b"x".to_vec()]);
+        assert_eq!(separated, [b"0123456789abcdef".to_vec(), b"x".to_vec()]);
         assert_eq!(kept, b"say 0123456789abcdefg\n");
         let flood = [b"say ".to_vec(), vec![b'x'; 100_000], b"\nsay y\n".to_vec()].concat();
-        let (kept, aside) = filter_pieces(&[&flood]);
-        assert_eq!((kept.len(), aside), (100_005, vec![b"y".to_vec()]));
+        let (kept, separated) = filter_pieces(&[&flood]);
+        assert_eq!((kept.len(), separated), (100_005, vec![b"y".to_vec()]));
     }
 
     proptest! {
         #[test]
-        fn how_it_arrives_makes_no_difference(text in "(say |no|\n|sa|[a-c]{0,24}){0,24}", cuts in proptest::collection::vec(0..80usize, 0..8)) {
+        fn the_split_of_the_input_makes_no_difference(text in "(say |no|\n|sa|[a-c]{0,24}){0,24}", cuts in proptest::collection::vec(0..80usize, 0..8)) {
             let bytes = text.as_bytes();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.extend([0, bytes.len()]);

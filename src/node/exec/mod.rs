@@ -150,7 +150,7 @@ pub async fn run_exchange(
     setting: &ProcessContext,
     mut stop: watch::Receiver<bool>,
     seen: &mut (dyn FnMut(ProcessEvent<'_>) + Send),
-    talk: Option<LineExchange<'_>>,
+    exchange: Option<LineExchange<'_>>,
 ) -> Result<FinishedProcess, ExecError> {
     let Some(program) = request.argv.first() else {
         return Err(ExecError::Empty);
@@ -167,7 +167,7 @@ pub async fn run_exchange(
         }
     };
     let mut command = build_command(&guarded, &setting.env, setting.trust)?;
-    command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdin(if exchange.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
     let mut child = command.spawn().map_err(|source| start_error(program, source))?;
     let group = process_group(&child);
@@ -180,10 +180,10 @@ pub async fn run_exchange(
     let most = request.capture;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let input = child.stdin.take();
-    let (mut sieve, words) = match talk {
-        Some(talk) => (
-            Some(LineFilter::new(talk.prefix, talk.max_line_bytes, talk.on_line)),
-            Some(talk.input),
+    let (mut filter, lines) = match exchange {
+        Some(exchange) => (
+            Some(LineFilter::new(exchange.prefix, exchange.max_line_bytes, exchange.on_line)),
+            Some(exchange.input),
         ),
         None => (None, None),
     };
@@ -191,8 +191,8 @@ pub async fn run_exchange(
         let mut drained = pin!(async {
             let printed = |bytes: &[u8]| {
                 seen(ProcessEvent::Stdout(bytes));
-                match &mut sieve {
-                    Some(sieve) => sieve.filter(bytes, &mut |bytes| stdout.append(bytes, most)),
+                match &mut filter {
+                    Some(filter) => filter.filter(bytes, &mut |bytes| stdout.append(bytes, most)),
                     None => stdout.append(bytes, most),
                 }
             };
@@ -201,18 +201,18 @@ pub async fn run_exchange(
                 drain_pipe(err, |bytes| stderr.append(bytes, most))
             )
         });
-        let mut told = pin!(async {
-            if let Some(words) = words {
-                line_filter::write_input(input, words).await;
+        let mut writer = pin!(async {
+            if let Some(lines) = lines {
+                line_filter::write_input(input, lines).await;
             }
         });
-        let (mut open, mut telling) = (true, true);
+        let (mut open, mut is_writing) = (true, true);
         let mut limit = pin!(sleep(request.limit));
         let ending = loop {
             tokio::select! {
                 _ = &mut drained, if open => open = false,
                 // A process that never reads its input must not block the others.
-                () = &mut told, if telling => telling = false,
+                () = &mut writer, if is_writing => is_writing = false,
                 status = child.wait() => break ending_from_status(status),
                 () = &mut limit => break ProcessEnding::TimedOut,
                 () = wait_for_stop(&mut stop) => break ProcessEnding::Interrupted,
@@ -228,8 +228,8 @@ pub async fn run_exchange(
         }
         ending
     };
-    if let Some(mut sieve) = sieve {
-        sieve.flush(&mut |bytes| stdout.append(bytes, most));
+    if let Some(mut filter) = filter {
+        filter.flush(&mut |bytes| stdout.append(bytes, most));
     }
     // Also ends the processes of the group that closed their output.
     signal_group(group, Signal::KILL);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_and_the_exit_code_come_back() {
+    fn both_streams_and_the_exit_code_are_returned() {
         let got = shell("echo out; echo err >&2; exit 3", 10_000);
         assert_eq!(got.ending, ProcessEnding::Exited { code: 3 });
         assert_eq!(
@@ -379,18 +379,18 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_no_exit_code() {
+    fn a_signal_is_not_an_exit_code() {
         assert_eq!(shell("kill -9 $$", 10_000).ending, ProcessEnding::Signalled { signal: 9 });
     }
 
     #[test]
-    fn a_missing_program_is_its_own_error() {
+    fn a_missing_program_is_a_distinct_error() {
         let got = run_now(&["no-such-tool-here"], Duration::from_secs(1), CAPTURE);
         assert!(matches!(got, Err(ExecError::Missing { .. })), "{got:?}");
     }
 
     #[test]
-    fn a_time_out_ends_the_grandchildren_too_and_keeps_what_was_printed() {
+    fn a_timeout_ends_the_grandchildren_too_and_keeps_the_output() {
         let got = shell("echo begun; sleep 30 & wait", 300);
         assert_eq!(got.ending, ProcessEnding::TimedOut);
         assert_eq!(got.stdout.bytes, b"begun\n");
@@ -410,18 +410,18 @@ mod tests {
                            $| = 1; print \"$$\\n\"; sleep 120";
 
     #[test]
-    fn a_process_that_left_its_group_is_ended_all_the_same() {
+    fn a_process_that_left_its_group_is_ended_too() {
         let limit = Duration::from_millis(1_500);
         let got = run_now(&["perl", "-e", DESERTS], limit, CAPTURE).expect("started");
         assert_eq!(got.ending, ProcessEnding::TimedOut);
         assert!(got.duration < limit + GRACE + Duration::from_secs(10), "{:?}", got.duration);
         let number = String::from_utf8(got.stdout.bytes).expect("digits");
-        let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("it said so");
-        assert!(rustix::process::test_kill_process(number).is_err(), "it is left running");
+        let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("its process ID");
+        assert!(rustix::process::test_kill_process(number).is_err(), "it is still running");
     }
 
     #[test]
-    fn a_flood_is_counted_and_not_kept() {
+    fn dropped_output_is_counted() {
         let script = "dd if=/dev/zero bs=65536 count=64 2>/dev/null";
         let got = run_now(&["sh", "-c", script], Duration::from_secs(20), 1000).expect("started");
         assert_eq!(got.ending, ProcessEnding::Exited { code: 0 });
@@ -434,51 +434,51 @@ mod tests {
         let argv = ["sh", "-c", script].map(str::to_owned).into();
         let limit = Duration::from_millis(limit_ms);
         let request = ProcessRequest { argv, limit, capture: CAPTURE };
-        let (say, words) = tokio::sync::mpsc::unbounded_channel();
-        let mut said = Vec::new();
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let mut lines = Vec::new();
         let mut take = |line: &[u8]| {
-            said.push(String::from_utf8_lossy(line).into_owned());
-            say.send([line, b"\n"].concat()).is_ok()
+            lines.push(String::from_utf8_lossy(line).into_owned());
+            sender.send([line, b"\n"].concat()).is_ok()
         };
-        let talk = LineExchange {
+        let exchange = LineExchange {
             prefix: "ask ",
             max_line_bytes: 1 << 20,
             on_line: &mut take,
-            input: words,
+            input: receiver,
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (_sender, stop) = watch::channel(false);
         let setting = ProcessContext::default();
         let finished = runtime.block_on(async {
-            run_exchange(&request, &setting, stop, &mut |_| {}, Some(talk)).await
+            run_exchange(&request, &setting, stop, &mut |_| {}, Some(exchange)).await
         });
         let finished = finished.expect("started");
-        (finished, said)
+        (finished, lines)
     }
 
     #[test]
-    fn a_process_is_talked_with_and_that_is_no_output() {
+    fn exchanged_lines_are_not_output() {
         let script = "echo a; echo ask 1; read x; echo \"got $x\"; echo ask 2; read x; exit $x";
-        let (got, said) = run_talk(script, 20_000);
+        let (got, lines) = run_talk(script, 20_000);
         assert_eq!(
-            (got.ending, said),
+            (got.ending, lines),
             (ProcessEnding::Exited { code: 2 }, vec!["1".into(), "2".into()])
         );
         assert_eq!(got.stdout.bytes, b"a\ngot 1\n");
     }
 
     #[test]
-    fn one_that_does_not_listen_is_ended_in_time_all_the_same() {
+    fn a_process_that_does_not_read_is_ended_in_time() {
         // More than a pipe holds.
         let script = "printf 'ask %0400000d\\n' 1; echo ask 2; echo begun; sleep 60";
-        let (got, said) = run_talk(script, 1_500);
-        assert_eq!((got.ending, said.len()), (ProcessEnding::TimedOut, 2));
+        let (got, lines) = run_talk(script, 1_500);
+        assert_eq!((got.ending, lines.len()), (ProcessEnding::TimedOut, 2));
         assert_eq!(got.stdout.bytes, b"begun\n");
     }
 
     #[test]
-    fn a_grandchild_that_keeps_the_pipe_does_not_keep_us() {
+    fn a_grandchild_that_holds_the_pipe_does_not_delay_the_caller() {
         let got = shell("sleep 30 & echo done", 60_000);
         assert_eq!(got.ending, ProcessEnding::Exited { code: 0 });
         assert!(got.duration < LINGER + LINGER + Duration::from_secs(2), "{:?}", got.duration);

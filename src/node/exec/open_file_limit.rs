@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_raised_where_that_is_needed_and_may_be() {
+    fn a_limit_is_raised_if_needed_and_allowed() {
         // systemd's defaults: soft 1,024 and hard 524,288.
         let usual = limits(1_024, Some(524_288));
         assert_eq!(decide_limit(128, &usual), LimitDecision::Fits);
@@ -142,14 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_hard_limit_there_is_no_room_and_a_part_is_kept() {
+    fn the_hard_limit_bounds_the_sessions_and_a_part_is_reserved() {
         let small = limits(1_024, Some(20_000));
         assert_eq!(decide_limit(4_744, &small), LimitDecision::Raise(20_000));
         let full = OpenFileLimitError { limit: 20_000, most: 4_744 };
         assert_eq!(decide_limit(4_745, &small), LimitDecision::TooMuch(full));
         assert!(FILES_PER_SESSION * full.most + MAX_RESERVED_FILES <= full.limit);
-        let words = full.to_string();
-        assert!(words.contains("4744 workers") && words.contains("20000 open files"), "{words}");
+        let message = full.to_string();
+        assert!(
+            message.contains("4744 workers") && message.contains("20000 open files"),
+            "{message}"
+        );
         assert_eq!(
             decide_limit(1, &limits(0, Some(0))),
             LimitDecision::TooMuch(OpenFileLimitError { limit: 0, most: 0 })
@@ -157,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn room_is_given_back() {
+    fn dropped_slots_are_released() {
         // Other tests of this process hold some as well, but not so many.
         let many = max_sessions().map_or(1_000, |most| most / 2).min(1_000);
         for _ in 0..3 {
-            let rooms: Vec<SessionSlot> =
+            let slots: Vec<SessionSlot> =
                 (0..many).map(|_| SessionSlot::acquire().expect("room")).collect();
             assert!(many <= lock_slots().in_use);
-            drop(rooms);
+            drop(slots);
             assert!(lock_slots().in_use < many, "{} are still held", lock_slots().in_use);
         }
     }

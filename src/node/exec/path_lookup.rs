@@ -49,12 +49,12 @@ mod tests {
         assert_eq!(find_program("tool", Some(&path)), None);
         std::fs::write(folder.path().join("tool"), "").expect("written");
         assert_eq!(find_program("tool", Some(&path)), Some(folder.path().join("tool")));
-        assert!(find_program("sh", None).is_some(), "our own PATH has a shell");
+        assert!(find_program("sh", None).is_some(), "fabricgate's PATH has a shell");
         assert_eq!(find_program("sh", Some(&path)), None);
     }
 
     #[test]
-    fn one_that_can_be_executed_comes_before_one_that_cannot() {
+    fn an_executable_file_comes_before_a_non_executable_one() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("sh"), "").expect("written");
         let path = format!("{}:/bin", folder.path().display());
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_taken_as_it_is() {
+    fn a_path_is_used_unchanged() {
         assert_eq!(find_program("/bin/sh", None), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find_program("/bin", None), None);
         assert_eq!(find_program("/no/such/tool", None), None);

@@ -63,7 +63,7 @@ impl ProcessSession {
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
         let program = argv.first().map_or("", String::as_str);
-        let room =
+        let slot =
             SessionSlot::acquire().map_err(|full| start_error(program, io::Error::other(full)))?;
         let mut command = build_command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
@@ -83,7 +83,7 @@ impl ProcessSession {
                 tail,
                 stderr_reader: listening,
                 ending: None,
-                _slot: room,
+                _slot: slot,
             },
         })
     }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_in_and_come_out_and_the_environment_is_added_to() {
+    fn lines_are_exchanged_and_variables_are_added() {
         now(async {
             let mut session = shell("while read x; do echo \"$GREETING $x\"; done; printf last");
             for word in ["a", "b"] {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_with_its_input_is_ended() {
+    fn a_process_that_ignores_the_end_of_its_input_is_ended() {
         now(async {
             let session = shell("trap '' TERM; echo begun; while :; do sleep 1; done");
             let ending = session.end(Duration::from_millis(50)).await;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_its_own_error() {
+    fn a_missing_program_is_a_distinct_error() {
         now(async {
             let argv = ["no-such-tool-here".to_owned()];
             let got = ProcessSession::start(&argv, &BTreeMap::new());

@@ -35,14 +35,11 @@ const ENDING: Duration = Duration::from_secs(6);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum DriverFactsLine {
-    /// No driver is installed.
     NoDriver {
         /// The reason and the remedy.
         why: String,
     },
-    /// Facts about the machine.
     Machine(Box<MachineReport>),
-    /// Facts about one GPU.
     Gpu(Box<GpuReport>),
     /// End of the facts; without it they are incomplete.
     End,
@@ -61,9 +58,9 @@ pub fn write_driver_facts(
     out: &mut dyn Write,
     progress: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut note = |what: &str| {
+    let mut note = |step: &str| {
         // A closed progress pipe is not a reason to stop.
-        let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
+        let _ = writeln!(progress, "{step}").and_then(|()| progress.flush());
     };
     note("the driver itself");
     let machine = gpu::query_machine_report(library);
@@ -71,8 +68,8 @@ pub fn write_driver_facts(
     write_line(&DriverFactsLine::Machine(Box::new(machine)), out)?;
     for index in 0..gpus {
         let mut begin = |part: &str| note(&format!("GPU {index}: {part}"));
-        let said = gpu::query_gpu_report(library, proc, index, &mut begin);
-        write_line(&DriverFactsLine::Gpu(Box::new(said)), out)?;
+        let report = gpu::query_gpu_report(library, proc, index, &mut begin);
+        write_line(&DriverFactsLine::Gpu(Box::new(report)), out)?;
     }
     write_line(&DriverFactsLine::End, out)
 }
@@ -90,44 +87,43 @@ pub(super) struct DriverReport {
     pub(super) gpus: Option<Vec<GpuFacts>>,
     /// Facts that the driver did not report.
     pub(super) missing: Vec<MissingFact>,
-    /// Why the report is incomplete.
     pub(super) trouble: Option<String>,
 }
 
 /// Starts the child process and reads its answers.
-pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
-    let mut argv = vec![gathering.executable.display().to_string()];
+pub(super) async fn query_driver(facts_request: &FactsRequest<'_>) -> DriverReport {
+    let mut argv = vec![facts_request.executable.display().to_string()];
     argv.extend(["node", "driver-facts"].map(str::to_owned));
     let options = [
-        ("--nvml", gathering.nvml),
-        ("--record", gathering.record),
-        ("--root", Some(gathering.root)),
+        ("--nvml", facts_request.nvml),
+        ("--record", facts_request.record),
+        ("--root", Some(facts_request.root)),
     ];
     for (name, path) in options {
         if let Some(path) = path {
             argv.extend([name.to_owned(), path.display().to_string()]);
         }
     }
-    let request = ProcessRequest { argv, limit: gathering.limit, capture: CAPTURE };
-    let guard = Some(gathering.executable.to_owned());
+    let request = ProcessRequest { argv, limit: facts_request.limit, capture: CAPTURE };
+    let guard = Some(facts_request.executable.to_owned());
     let setting = ProcessContext { guard, ..ProcessContext::default() };
     let (_keep, stop) = watch::channel(false);
-    let mut nobody = |_: exec::ProcessEvent<'_>| {};
-    let running = exec::run_observed(&request, &setting, stop, &mut nobody);
-    match timeout(gathering.limit + ENDING, running).await {
+    let mut ignore = |_: exec::ProcessEvent<'_>| {};
+    let running = exec::run_observed(&request, &setting, stop, &mut ignore);
+    match timeout(facts_request.limit + ENDING, running).await {
         Ok(Ok(finished)) => {
-            let mut heard = parse_report(&finished, gathering.limit);
-            if gathering.record.is_some() && heard.trouble.is_none() {
-                heard.trouble = recording_failure(&finished);
+            let mut report = parse_report(&finished, facts_request.limit);
+            if facts_request.record.is_some() && report.trouble.is_none() {
+                report.trouble = recording_failure(&finished);
             }
-            heard
+            report
         }
         Ok(Err(error)) => DriverReport {
             trouble: Some(format!("the driver was not queried: {error}")),
             ..DriverReport::default()
         },
         Err(_) => DriverReport {
-            trouble: Some(hang_message(gathering.limit, None)),
+            trouble: Some(hang_message(facts_request.limit, None)),
             ..DriverReport::default()
         },
     }
@@ -135,8 +131,8 @@ pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
 
 /// Why a complete report was not recorded.
 fn recording_failure(finished: &FinishedProcess) -> Option<String> {
-    let said = String::from_utf8_lossy(&finished.stderr.bytes);
-    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let ending = &finished.ending;
     let why = super::query::to_printable(last.trim_start_matches("fabricgate: "));
     (!ending.is_success()).then(|| format!("the answers were not recorded ({ending}): {why}"))
@@ -144,42 +140,42 @@ fn recording_failure(finished: &FinishedProcess) -> Option<String> {
 
 /// Parses the output of a finished process.
 fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
-    let mut heard = DriverReport::default();
+    let mut report = DriverReport::default();
     let (mut whole, mut counted) = (false, None);
     let lines = finished.stdout.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     for line in lines {
         match serde_json::from_slice::<DriverFactsLine>(line) {
             Ok(DriverFactsLine::NoDriver { why }) => {
-                heard.trouble = Some(why);
-                return heard;
+                report.trouble = Some(why);
+                return report;
             }
-            Ok(DriverFactsLine::Machine(said)) => {
-                counted = said.gpus;
-                heard.driver = Some(said.driver);
-                heard.gpus = said.gpus.map(|_| Vec::new());
-                heard.missing.extend(said.missing);
+            Ok(DriverFactsLine::Machine(machine)) => {
+                counted = machine.gpus;
+                report.driver = Some(machine.driver);
+                report.gpus = machine.gpus.map(|_| Vec::new());
+                report.missing.extend(machine.missing);
             }
-            Ok(DriverFactsLine::Gpu(said)) => {
-                heard.gpus.get_or_insert_default().push(said.gpu);
-                heard.missing.extend(said.missing);
+            Ok(DriverFactsLine::Gpu(answer)) => {
+                report.gpus.get_or_insert_default().push(answer.gpu);
+                report.missing.extend(answer.missing);
             }
             Ok(DriverFactsLine::End) => whole = true,
             // The line was cut off when the process was ended.
             Err(_) => {}
         }
     }
-    heard.missing = merge_missing(heard.missing);
+    report.missing = merge_missing(report.missing);
     if !whole {
-        let asked = String::from_utf8_lossy(&finished.stderr.bytes);
-        let last = asked.lines().rev().find(|line| !line.trim().is_empty());
+        let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
+        let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
         let why = match &finished.ending {
             ProcessEnding::TimedOut => hang_message(limit, last),
             ending => format!("querying the NVIDIA driver failed: {ending}{}", last_question(last)),
         };
-        heard.missing.push(add_silent_gpus(heard.gpus.as_mut(), counted, &why));
-        heard.trouble = Some(why);
+        report.missing.push(add_silent_gpus(report.gpus.as_mut(), counted, &why));
+        report.trouble = Some(why);
     }
-    heard
+    report
 }
 
 /// Adds an entry for every counted GPU without an answer: a silent GPU is not a missing GPU.
@@ -192,8 +188,8 @@ fn add_silent_gpus(
     let (Some(gpus), Some(counted)) = (gpus, counted) else {
         return MissingFact { what: "GPUs".to_owned(), why, ..MissingFact::default() };
     };
-    let heard = u32::try_from(gpus.len()).unwrap_or(counted);
-    let silent: Vec<u32> = (heard..counted).collect();
+    let known = u32::try_from(gpus.len()).unwrap_or(counted);
+    let silent: Vec<u32> = (known..counted).collect();
     gpus.extend(silent.iter().map(|index| GpuFacts { index: *index, ..GpuFacts::default() }));
     MissingFact { what: "everything".to_owned(), gpus: silent, why, ..MissingFact::default() }
 }
@@ -247,21 +243,21 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn what_is_told_is_heard() {
+    fn written_facts_are_parsed_back() {
         let (out, progress) = written_facts();
-        let heard =
+        let report =
             parse_report(&finished(out, progress, ProcessEnding::Exited { code: 0 }), LIMIT);
-        assert_eq!(heard.trouble, None);
-        assert_eq!(heard.driver.and_then(|driver| driver.version).as_deref(), Some("570.1"));
-        let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
+        assert_eq!(report.trouble, None);
+        assert_eq!(report.driver.and_then(|driver| driver.version).as_deref(), Some("570.1"));
+        let uuids: Vec<_> = report.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), Some("GPU-1".to_owned())]);
         // Both GPUs refused the serial number, which is reported once.
-        let serial = heard.missing.iter().filter(|missing| missing.what == "serial number");
+        let serial = report.missing.iter().filter(|missing| missing.what == "serial number");
         assert_eq!(serial.map(|missing| missing.gpus.clone()).collect::<Vec<_>>(), [[0, 1]]);
     }
 
     #[test]
-    fn a_driver_that_hangs_at_one_gpu_is_said_by_name_and_the_others_are_kept() {
+    fn a_hang_at_one_gpu_names_it_and_keeps_the_others() {
         let (out, progress) = written_facts();
         let text = String::from_utf8(out).expect("text");
         let upto: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
@@ -272,34 +268,34 @@ mod tests {
             .take_while(|line| !line.starts_with("GPU 1: P"))
             .map(|line| format!("{line}\n"))
             .collect();
-        let heard =
+        let report =
             parse_report(&finished(cut.into(), progress.into(), ProcessEnding::TimedOut), LIMIT);
         // The silent GPU still has an entry.
-        let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
+        let uuids: Vec<_> = report.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), None]);
-        let why = heard.trouble.expect("said");
+        let why = report.trouble.expect("a reason");
         assert!(why.contains("30 s during: GPU 1: the link to its processor"), "{why}");
-        let silent = heard.missing.last().expect("said");
+        let silent = report.missing.last().expect("an entry");
         assert_eq!((silent.what.as_str(), silent.gpus.as_slice()), ("everything", &[1][..]));
     }
 
     #[test]
-    fn a_library_that_crashes_takes_nobody_else_down() {
+    fn a_crash_of_the_library_is_reported_with_the_last_query() {
         let ending = ProcessEnding::Signalled { signal: 11 };
-        let heard =
+        let report =
             parse_report(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
-        let why = heard.trouble.expect("said");
+        let why = report.trouble.expect("a reason");
         assert!(why.contains("signal 11 during: the driver itself"), "{why}");
-        assert_eq!(heard.gpus, None);
+        assert_eq!(report.gpus, None);
     }
 
     #[test]
-    fn no_driver_is_said_and_the_number_of_gpus_is_unknown() {
+    fn a_missing_driver_is_reported_and_the_number_of_gpus_is_unknown() {
         let mut out = Vec::new();
         write_no_driver("there is no NVIDIA driver", &mut out).expect("written");
-        let heard =
+        let report =
             parse_report(&finished(out, Vec::new(), ProcessEnding::Exited { code: 0 }), LIMIT);
-        assert_eq!(heard.trouble.as_deref(), Some("there is no NVIDIA driver"));
-        assert_eq!((heard.gpus, heard.driver), (None, None));
+        assert_eq!(report.trouble.as_deref(), Some("there is no NVIDIA driver"));
+        assert_eq!((report.gpus, report.driver), (None, None));
     }
 }

@@ -10,17 +10,17 @@ use model::gpu_facts::{FabricFacts, FabricHealth, FabricState, HealthCondition, 
 
 /// Queries fabric information with the newest version that the driver supports. The first version
 /// has no health information and is used only with drivers before version 550.
-pub(super) fn query_fabric(asking: &mut GpuQuerySession<'_>) -> Option<FabricFacts> {
-    let (found, source) = match asking.try_fabric(GpuQuery::FabricThird) {
+pub(super) fn query_fabric(session: &mut GpuQuerySession<'_>) -> Option<FabricFacts> {
+    let (found, source) = match session.try_fabric(GpuQuery::FabricThird) {
         Err(GpuQueryError::MissingSymbol) => {
-            (asking.try_fabric(GpuQuery::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
+            (session.try_fabric(GpuQuery::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
         }
         Err(refusal) if is_version_refusal(&refusal) => {
-            (asking.try_fabric(GpuQuery::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
+            (session.try_fabric(GpuQuery::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
         }
         found => (found, "nvmlDeviceGetGpuFabricInfoV, version 3"),
     };
-    asking.ok_or_note("fabric information", found).map(|value| fabric_from_value(value, source))
+    session.ok_or_note("fabric information", found).map(|value| fabric_from_value(value, source))
 }
 
 /// Drivers reject an unknown version with a dedicated code, or as an invalid argument.
@@ -91,7 +91,7 @@ pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
 
 /// The wrong setting; `None` if the driver does not report one.
 fn decode_misconfiguration(number: u32) -> Option<String> {
-    let words = match number {
+    let name = match number {
         0 => return None,
         1 => "none",
         2 => "system GUID",
@@ -103,19 +103,19 @@ fn decode_misconfiguration(number: u32) -> Option<String> {
         8 => "GPU state",
         number => return Some(format!("configuration {number}")),
     };
-    Some(words.to_owned())
+    Some(name.to_owned())
 }
 
 /// Queries the GPU's position. Drivers that know only the first version of the structure report the
 /// same fields in it.
-pub(super) fn query_platform(asking: &mut GpuQuerySession<'_>) -> Option<PlatformFacts> {
-    let found = match asking.try_platform(GpuQuery::Platform) {
+pub(super) fn query_platform(session: &mut GpuQuerySession<'_>) -> Option<PlatformFacts> {
+    let found = match session.try_platform(GpuQuery::Platform) {
         Err(refusal) if is_version_refusal(&refusal) => {
-            asking.try_platform(GpuQuery::PlatformFirst)
+            session.try_platform(GpuQuery::PlatformFirst)
         }
         found => found,
     };
-    asking.ok_or_note("platform information", found).map(platform_from_value)
+    session.ok_or_note("platform information", found).map(platform_from_value)
 }
 
 fn platform_from_value(value: PlatformValue) -> PlatformFacts {
@@ -148,7 +148,7 @@ mod tests {
     use crate::facts::library_record::RecordedLibrary;
     use model::node_facts::MissingFact;
 
-    const SAID: FabricValue = FabricValue {
+    const ANSWER: FabricValue = FabricValue {
         fabric_state: 3,
         status: 0,
         cluster_uuid: [
@@ -161,57 +161,57 @@ mod tests {
     };
 
     fn query_recorded(recorded: &RecordedLibrary) -> (Option<FabricFacts>, Vec<MissingFact>) {
-        let mut asking = GpuQuerySession::new(recorded, 0);
-        let found = query_fabric(&mut asking);
-        (found, asking.into_missing())
+        let mut session = GpuQuerySession::new(recorded, 0);
+        let found = query_fabric(&mut session);
+        (found, session.into_missing())
     }
 
     fn record_answer(
-        question: GpuQuery,
+        query: GpuQuery,
         answer: Result<FabricValue, GpuQueryError>,
     ) -> RecordedLibrary {
         let mut recorded = RecordedLibrary::default();
-        recorded.add_gpu_answer(0, question, answer.map(GpuValue::Fabric));
+        recorded.add_gpu_answer(0, query, answer.map(GpuValue::Fabric));
         recorded
     }
 
     #[test]
-    fn the_mask_of_a_healthy_gpu_has_four_times_no_and_not_four_faults() {
-        let said = decode_health(0xaa, None);
+    fn the_mask_of_a_healthy_gpu_has_no_fault() {
+        let health = decode_health(0xaa, None);
         let conditions = [
-            said.degraded_bandwidth,
-            said.route_recovery,
-            said.route_unhealthy,
-            said.access_timeout_recovery,
+            health.degraded_bandwidth,
+            health.route_recovery,
+            health.route_unhealthy,
+            health.access_timeout_recovery,
         ];
         assert_eq!(conditions, [HealthCondition::No; 4]);
-        assert_eq!(said.incorrect_configuration, None);
+        assert_eq!(health.incorrect_configuration, None);
         assert_eq!(decode_health(0x1aa, None).incorrect_configuration.as_deref(), Some("none"));
     }
 
     #[test]
-    fn every_field_of_the_mask_is_its_own() {
-        let said = decode_health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
-        assert_eq!(said.degraded_bandwidth, HealthCondition::Yes);
-        assert_eq!(said.route_recovery, HealthCondition::No);
-        assert_eq!(said.route_unhealthy, HealthCondition::Yes);
-        assert_eq!(said.access_timeout_recovery, HealthCondition::Unknown);
-        assert_eq!(said.incorrect_configuration.as_deref(), Some("too few NVLinks"));
-        assert_eq!(said.partition_assigned, HealthCondition::No);
-        assert_eq!(said.summary.as_deref(), Some("limited capacity"));
+    fn every_field_of_the_mask_is_decoded_separately() {
+        let health = decode_health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
+        assert_eq!(health.degraded_bandwidth, HealthCondition::Yes);
+        assert_eq!(health.route_recovery, HealthCondition::No);
+        assert_eq!(health.route_unhealthy, HealthCondition::Yes);
+        assert_eq!(health.access_timeout_recovery, HealthCondition::Unknown);
+        assert_eq!(health.incorrect_configuration.as_deref(), Some("too few NVLinks"));
+        assert_eq!(health.partition_assigned, HealthCondition::No);
+        assert_eq!(health.summary.as_deref(), Some("limited capacity"));
     }
 
     #[test]
-    fn a_mask_of_nothing_but_zeros_says_nothing_and_nothing_good() {
-        let said = decode_health(0, Some(0));
-        assert_eq!(said.degraded_bandwidth, HealthCondition::Unknown);
-        assert_eq!(said.partition_assigned, HealthCondition::Unknown);
-        assert_eq!((said.incorrect_configuration, said.summary), (None, None));
+    fn a_mask_of_zeros_is_unknown_and_not_healthy() {
+        let health = decode_health(0, Some(0));
+        assert_eq!(health.degraded_bandwidth, HealthCondition::Unknown);
+        assert_eq!(health.partition_assigned, HealthCondition::Unknown);
+        assert_eq!((health.incorrect_configuration, health.summary), (None, None));
     }
 
     #[test]
-    fn the_newest_version_is_asked_for_first() {
-        let (found, missing) = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(SAID)));
+    fn the_newest_version_is_queried_first() {
+        let (found, missing) = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(ANSWER)));
         let found = found.expect("fabric");
         assert_eq!(found.cluster_uuid.as_deref(), Some("5000a718-30a5-4f6d-8d9e-1d2c3b4a5968"));
         assert_eq!((found.clique_id, found.status.as_deref()), (Some(32_766), Some("success")));
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_the_call_is_asked_the_old_way_and_says_no_health() {
-        let old = FabricValue { health_mask: None, health_summary: None, ..SAID };
+    fn a_driver_without_the_newer_call_is_queried_with_the_first_one() {
+        let old = FabricValue { health_mask: None, health_summary: None, ..ANSWER };
         let mut recorded = record_answer(GpuQuery::FabricThird, Err(GpuQueryError::MissingSymbol));
         recorded.add_gpu_answer(0, GpuQuery::FabricFirst, Ok(GpuValue::Fabric(old)));
         let found = query_recorded(&recorded).0.expect("fabric");
@@ -229,21 +229,21 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_has_the_call_is_never_asked_the_old_way() {
+    fn a_driver_with_the_newer_call_is_never_queried_with_the_first_one() {
         let mut recorded = record_answer(GpuQuery::FabricThird, Err(GpuQueryError::NotSupported));
-        recorded.add_gpu_answer(0, GpuQuery::FabricFirst, Ok(GpuValue::Fabric(SAID)));
+        recorded.add_gpu_answer(0, GpuQuery::FabricFirst, Ok(GpuValue::Fabric(ANSWER)));
         let (found, missing) = query_recorded(&recorded);
         assert_eq!(found, None);
         assert!(missing[0].why.contains("not supported"), "{missing:?}");
     }
 
     #[test]
-    fn a_driver_that_knows_the_second_version_only_is_asked_for_that() {
+    fn a_driver_with_only_the_second_version_is_queried_for_it() {
         for refusal in
             [GpuQueryError::OtherVersion, GpuQueryError::Failed("invalid argument".to_owned())]
         {
             let mut recorded = record_answer(GpuQuery::FabricThird, Err(refusal));
-            let second = FabricValue { health_summary: None, ..SAID };
+            let second = FabricValue { health_summary: None, ..ANSWER };
             recorded.add_gpu_answer(0, GpuQuery::FabricSecond, Ok(GpuValue::Fabric(second)));
             let found = query_recorded(&recorded).0.expect("fabric");
             assert_eq!(found.health.expect("health").mask, 0x1aa);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_alone_says_not_supported_which_is_no_clique_and_no_fault() {
+    fn a_gpu_without_a_fabric_has_no_clique_and_no_fault() {
         let alone =
             FabricValue { health_mask: Some(0), health_summary: Some(0), ..FabricValue::default() };
         let (found, missing) = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(alone)));
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_registration_that_failed_names_its_error() {
-        let failed = FabricValue { status: 23, clique_id: 0, cluster_uuid: [0; 16], ..SAID };
+        let failed = FabricValue { status: 23, clique_id: 0, cluster_uuid: [0; 16], ..ANSWER };
         let found =
             query_recorded(&record_answer(GpuQuery::FabricThird, Ok(failed))).0.expect("fabric");
         assert_eq!(found.status.as_deref(), Some("insufficient resources"));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_structure_tells_where_a_gpu_sits_just_as_well() {
+    fn the_first_version_of_the_platform_structure_gives_the_position_too() {
         let value = PlatformValue {
             chassis_serial: *b"1821225190042\0\0\0",
             slot: 7,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_number_that_is_no_text_is_kept_as_digits() {
+    fn a_serial_number_that_is_not_text_becomes_digits() {
         assert_eq!(format_serial([0; 16]), None);
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&[0x80, 1]);

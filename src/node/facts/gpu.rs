@@ -40,24 +40,24 @@ pub(super) struct GpuReport {
 
 pub(super) fn query_machine_report(library: &dyn GpuLibrary) -> MachineReport {
     let mut missing = Vec::new();
-    let mut ask = |question: MachineQuery| match library.query_machine(question) {
+    let mut query_or_note = |query: MachineQuery| match library.query_machine(query) {
         Ok(value) => Some(value),
         Err(refusal) => {
             missing.push(MissingFact {
-                what: question.to_string(),
+                what: query.to_string(),
                 why: refusal.to_string(),
                 ..MissingFact::default()
             });
             None
         }
     };
-    let mut text = |question| match ask(question) {
+    let mut text = |query| match query_or_note(query) {
         Some(GpuValue::Text(text)) => Some(to_printable(&text)),
         _ => None,
     };
     let version = text(MachineQuery::DriverVersion);
     let nvml_version = text(MachineQuery::LibraryVersion);
-    let mut number = |question| match ask(question) {
+    let mut number = |query| match query_or_note(query) {
         Some(GpuValue::Number(number)) => Some(number),
         _ => None,
     };
@@ -84,128 +84,129 @@ pub(super) fn query_gpu_report(
     index: u32,
     begin: &mut dyn FnMut(&str),
 ) -> GpuReport {
-    let mut asked = GpuQuerySession::new(library, index);
-    let gpu = query_gpu_facts(&mut asked, proc, index, begin);
-    GpuReport { gpu, missing: asked.into_missing() }
+    let mut session = GpuQuerySession::new(library, index);
+    let gpu = query_gpu_facts(&mut session, proc, index, begin);
+    GpuReport { gpu, missing: session.into_missing() }
 }
 
 fn query_gpu_facts(
-    asking: &mut GpuQuerySession<'_>,
+    session: &mut GpuQuerySession<'_>,
     proc: &Path,
     index: u32,
     begin: &mut dyn FnMut(&str),
 ) -> GpuFacts {
     begin("identity");
-    if let Err(GpuQueryError::GpuLost) = asking.try_text(GpuQuery::Text(GpuText::Uuid)) {
-        asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
+    if let Err(GpuQueryError::GpuLost) = session.try_text(GpuQuery::Text(GpuText::Uuid)) {
+        session.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
         return GpuFacts { index, ..GpuFacts::default() };
     }
-    let mut facts = query_identity(asking, index);
-    let architecture = asking.number(GpuNumber::Architecture);
+    let mut facts = query_identity(session, index);
+    let architecture = session.number(GpuNumber::Architecture);
     facts.architecture = architecture.map(nvml_names::architecture_name);
     begin("fabric");
-    facts.fabric = fabric::query_fabric(asking);
-    facts.platform = fabric::query_platform(asking);
+    facts.fabric = fabric::query_fabric(session);
+    facts.platform = fabric::query_platform(session);
     begin("NVLinks");
-    (facts.nvlink_count, facts.nvlinks) = link::query_nvlinks(asking, architecture);
+    (facts.nvlink_count, facts.nvlinks) = link::query_nvlinks(session, architecture);
     // Before Blackwell there was one mode for the whole machine.
     if architecture.is_some_and(|number| link::BLACKWELL <= number) {
-        facts.nvlink_mode = asking.number_u32(GpuNumber::LinkMode);
-        facts.nvlink_mode_is_best = asking.flag(GpuNumber::LinkModeIsBest);
+        facts.nvlink_mode = session.number_u32(GpuNumber::LinkMode);
+        facts.nvlink_mode_is_best = session.flag(GpuNumber::LinkModeIsBest);
     }
     begin("the link to its processor");
-    facts.c2c = link::query_c2c(asking);
+    facts.c2c = link::query_c2c(session);
     begin("PCI Express");
     facts.pcie = PcieFacts {
-        generation: asking.number_u32(GpuNumber::PcieGeneration),
-        generation_max: asking.number_u32(GpuNumber::PcieGenerationMax),
-        width: asking.number_u32(GpuNumber::PcieWidth),
-        width_max: asking.number_u32(GpuNumber::PcieWidthMax),
-        replays: asking.number(GpuNumber::PcieReplays),
+        generation: session.number_u32(GpuNumber::PcieGeneration),
+        generation_max: session.number_u32(GpuNumber::PcieGenerationMax),
+        width: session.number_u32(GpuNumber::PcieWidth),
+        width_max: session.number_u32(GpuNumber::PcieWidthMax),
+        replays: session.number(GpuNumber::PcieReplays),
     };
     begin("memory errors");
-    query_memory(asking, &mut facts);
+    query_memory(session, &mut facts);
     begin("clocks and power");
-    query_activity(asking, &mut facts);
+    query_activity(session, &mut facts);
     begin("processes");
-    facts.processes = query_processes(asking, proc);
+    facts.processes = query_processes(session, proc);
     facts
 }
 
-fn query_identity(asking: &mut GpuQuerySession<'_>, index: u32) -> GpuFacts {
+fn query_identity(session: &mut GpuQuerySession<'_>, index: u32) -> GpuFacts {
     GpuFacts {
         index,
-        uuid: asking.text(GpuText::Uuid),
-        serial: asking.text(GpuText::Serial),
-        product: asking.text(GpuText::Product),
-        board_part_number: asking.text(GpuText::BoardPartNumber),
-        vbios: asking.text(GpuText::Vbios),
-        gsp_firmware: asking.text(GpuText::GspFirmware),
-        pci_address: asking
+        uuid: session.text(GpuText::Uuid),
+        serial: session.text(GpuText::Serial),
+        product: session.text(GpuText::Product),
+        board_part_number: session.text(GpuText::BoardPartNumber),
+        vbios: session.text(GpuText::Vbios),
+        gsp_firmware: session.text(GpuText::GspFirmware),
+        pci_address: session
             .text(GpuText::PciAddress)
             .map(|address| pci::normalize_address(&address)),
-        module_id: asking.number_u32(GpuNumber::ModuleId),
-        memory_bytes: asking.number(GpuNumber::MemoryBytes),
+        module_id: session.number_u32(GpuNumber::ModuleId),
+        memory_bytes: session.number(GpuNumber::MemoryBytes),
         ..GpuFacts::default()
     }
 }
 
-fn query_memory(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
+fn query_memory(session: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     facts.ecc = EccFacts {
-        enabled: asking.flag(GpuNumber::EccEnabled),
-        enabled_pending: asking.flag(GpuNumber::EccPending),
-        corrected_since_load: asking.number(GpuNumber::EccCorrectedSinceLoad),
-        uncorrected_since_load: asking.number(GpuNumber::EccUncorrectedSinceLoad),
-        corrected_in_life: asking.number(GpuNumber::EccCorrectedInLife),
-        uncorrected_in_life: asking.number(GpuNumber::EccUncorrectedInLife),
+        enabled: session.flag(GpuNumber::EccEnabled),
+        enabled_pending: session.flag(GpuNumber::EccPending),
+        corrected_since_load: session.number(GpuNumber::EccCorrectedSinceLoad),
+        uncorrected_since_load: session.number(GpuNumber::EccUncorrectedSinceLoad),
+        corrected_in_life: session.number(GpuNumber::EccCorrectedInLife),
+        uncorrected_in_life: session.number(GpuNumber::EccUncorrectedInLife),
     };
-    let rows = asking.try_remapped_rows(GpuQuery::RemappedRows);
-    facts.remapped_rows = asking.ok_or_note("remapped rows", rows).map(|rows| RemappedRows {
+    let rows = session.try_remapped_rows(GpuQuery::RemappedRows);
+    facts.remapped_rows = session.ok_or_note("remapped rows", rows).map(|rows| RemappedRows {
         corrected: rows.corrected_rows,
         uncorrected: rows.uncorrected_rows,
         pending: rows.pending,
         failed: rows.failed,
     });
-    // GPUs either remap rows or retire pages, so a GPU that remaps rows has no gap in its facts
-    // because it retires no pages.
-    let number = |asking: &GpuQuerySession<'_>, number| asking.try_number(GpuQuery::Number(number));
-    let single_bit = number(asking, GpuNumber::RetiredSingleBit);
+    // GPUs either remap rows or retire pages. For a GPU that remaps rows, missing page retirements
+    // are not a gap.
+    let number =
+        |session: &GpuQuerySession<'_>, number| session.try_number(GpuQuery::Number(number));
+    let single_bit = number(session, GpuNumber::RetiredSingleBit);
     if let (Err(refusal), None) = (&single_bit, &facts.remapped_rows) {
-        asking.ok_or_note::<()>("retired pages", Err(refusal.clone()));
+        session.ok_or_note::<()>("retired pages", Err(refusal.clone()));
     }
     let pages = RetiredPages {
         single_bit: single_bit.ok(),
-        double_bit: number(asking, GpuNumber::RetiredDoubleBit).ok(),
-        pending: number(asking, GpuNumber::RetiredPending).ok().map(|value| value != 0),
+        double_bit: number(session, GpuNumber::RetiredDoubleBit).ok(),
+        pending: number(session, GpuNumber::RetiredPending).ok().map(|value| value != 0),
     };
     facts.retired_pages = Some(pages).filter(|pages| *pages != RetiredPages::default());
 }
 
-fn query_activity(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
+fn query_activity(session: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     facts.clocks = ClockFacts {
-        sm_mhz: asking.number_u32(GpuNumber::ClockSm),
-        sm_max_mhz: asking.number_u32(GpuNumber::ClockSmMax),
-        memory_mhz: asking.number_u32(GpuNumber::ClockMemory),
-        memory_max_mhz: asking.number_u32(GpuNumber::ClockMemoryMax),
+        sm_mhz: session.number_u32(GpuNumber::ClockSm),
+        sm_max_mhz: session.number_u32(GpuNumber::ClockSmMax),
+        memory_mhz: session.number_u32(GpuNumber::ClockMemory),
+        memory_max_mhz: session.number_u32(GpuNumber::ClockMemoryMax),
     };
     facts.power = PowerFacts {
-        draw_mw: asking.number(GpuNumber::PowerDraw),
-        limit_mw: asking.number(GpuNumber::PowerLimit),
-        limit_default_mw: asking.number(GpuNumber::PowerLimitDefault),
+        draw_mw: session.number(GpuNumber::PowerDraw),
+        limit_mw: session.number(GpuNumber::PowerLimit),
+        limit_default_mw: session.number(GpuNumber::PowerLimitDefault),
     };
-    facts.temperature_celsius = asking.number(GpuNumber::Temperature);
-    facts.throttled_by = asking.number(GpuNumber::Throttling).map(ThrottleReason::from_bits);
-    facts.mig = asking.flag(GpuNumber::Mig);
-    facts.mig_pending = asking.flag(GpuNumber::MigPending);
-    facts.persistence = asking.flag(GpuNumber::Persistence);
-    let action = asking.try_field(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0);
+    facts.temperature_celsius = session.number(GpuNumber::Temperature);
+    facts.throttled_by = session.number(GpuNumber::Throttling).map(ThrottleReason::from_bits);
+    facts.mig = session.flag(GpuNumber::Mig);
+    facts.mig_pending = session.flag(GpuNumber::MigPending);
+    facts.persistence = session.flag(GpuNumber::Persistence);
+    let action = session.try_field(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0);
     facts.recovery_action =
-        asking.ok_or_note("recovery action", action).map(nvml_names::recovery_action_name);
+        session.ok_or_note("recovery action", action).map(nvml_names::recovery_action_name);
 }
 
-fn query_processes(asking: &mut GpuQuerySession<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> {
-    let found = asking.try_processes(GpuQuery::Processes);
-    let mut found: Vec<ProcessFacts> = asking
+fn query_processes(session: &mut GpuQuerySession<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> {
+    let found = session.try_processes(GpuQuery::Processes);
+    let mut found: Vec<ProcessFacts> = session
         .ok_or_note("processes", found)?
         .into_iter()
         .map(|process| ProcessFacts {
@@ -232,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn a_count_of_gpus_that_cannot_be_true_is_missing() {
+    fn an_implausible_number_of_gpus_is_missing() {
         let count = |number| {
             let mut recorded = RecordedLibrary::default();
             recorded.add_machine_answer(MachineQuery::GpuCount, Ok(GpuValue::Number(number)));
-            let said = query_machine_report(&recorded);
-            let why = said.missing.into_iter().find(|missing| missing.what == "gpu count");
-            (said.gpus, why.map(|missing| missing.why))
+            let report = query_machine_report(&recorded);
+            let why = report.missing.into_iter().find(|missing| missing.what == "gpu count");
+            (report.gpus, why.map(|missing| missing.why))
         };
         assert_eq!(count(8), (Some(8), None));
         let why = "unreadable answer: 4294967295 GPUs".to_owned();
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_tells_who_it_is() {
+    fn the_identity_of_a_gpu_is_read() {
         let mut recorded = RecordedLibrary::default();
         let text = |text: &str| Ok(GpuValue::Text(text.to_owned()));
         recorded
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_does_not_support_is_missing_with_the_reason_and_no_value() {
+    fn unsupported_facts_are_missing_with_a_reason() {
         let mut recorded = RecordedLibrary::default();
         let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
         recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
@@ -276,10 +277,10 @@ mod tests {
             GpuQuery::Number(GpuNumber::ModuleId),
             Err(GpuQueryError::MissingSymbol),
         );
-        let said = report_on(&recorded);
-        assert_eq!((said.gpu.ecc.enabled, said.gpu.module_id), (None, None));
+        let report = report_on(&recorded);
+        assert_eq!((report.gpu.ecc.enabled, report.gpu.module_id), (None, None));
         let why = |what| {
-            let of = said.missing.iter().find(|missing| missing.what == what);
+            let of = report.missing.iter().find(|missing| missing.what == what);
             of.map(|missing| missing.why.as_str())
         };
         assert_eq!(why("ecc mode"), Some("not supported by this GPU"));
@@ -287,44 +288,44 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_gpu_is_one_sentence_and_not_forty() {
+    fn a_lost_gpu_is_one_missing_entry() {
         let mut recorded = RecordedLibrary::default();
         recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Err(GpuQueryError::GpuLost));
-        let said = report_on(&recorded);
-        assert_eq!(said.missing.len(), 1);
-        assert!(said.missing[0].why.contains("fell off the bus"), "{:?}", said.missing);
+        let report = report_on(&recorded);
+        assert_eq!(report.missing.len(), 1);
+        assert!(report.missing[0].why.contains("fell off the bus"), "{:?}", report.missing);
         // The same result if the GPU is lost during the queries.
         let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
         recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
-        for question in [
+        for query in [
             GpuQuery::Number(GpuNumber::Architecture),
             GpuQuery::FabricThird,
             GpuQuery::RemappedRows,
             GpuQuery::Number(GpuNumber::RetiredSingleBit),
             GpuQuery::Processes,
         ] {
-            recorded.add_gpu_answer(0, question, Err(GpuQueryError::GpuLost));
+            recorded.add_gpu_answer(0, query, Err(GpuQueryError::GpuLost));
         }
-        let said = query_gpu_report(&recorded, Path::new("/proc"), 0, &mut |_| {});
-        let lost = said.missing.iter().filter(|missing| missing.why.contains("fell off"));
-        assert_eq!(lost.count(), 1, "{:?}", said.missing);
-        assert_eq!(said.gpu.uuid.as_deref(), Some("GPU-1"));
+        let report = query_gpu_report(&recorded, Path::new("/proc"), 0, &mut |_| {});
+        let lost = report.missing.iter().filter(|missing| missing.why.contains("fell off"));
+        assert_eq!(lost.count(), 1, "{:?}", report.missing);
+        assert_eq!(report.gpu.uuid.as_deref(), Some("GPU-1"));
     }
 
     #[test]
-    fn a_gpu_that_remaps_rows_lacks_nothing_for_not_retiring_pages() {
+    fn a_gpu_that_remaps_rows_has_no_gap_for_retired_pages() {
         let mut recorded = RecordedLibrary::default();
         let rows = RowsValue { uncorrected_rows: 1, pending: true, ..RowsValue::default() };
         recorded.add_gpu_answer(0, GpuQuery::RemappedRows, Ok(GpuValue::Rows(rows)));
-        let said = report_on(&recorded);
-        let rows = said.gpu.remapped_rows.expect("rows");
+        let report = report_on(&recorded);
+        let rows = report.gpu.remapped_rows.expect("rows");
         assert_eq!((rows.uncorrected, rows.pending), (1, true));
-        assert_eq!(said.gpu.retired_pages, None);
-        assert!(!said.missing.iter().any(|missing| missing.what == "retired pages"));
+        assert_eq!(report.gpu.retired_pages, None);
+        assert!(!report.missing.iter().any(|missing| missing.what == "retired pages"));
     }
 
     #[test]
-    fn processes_have_the_names_that_this_machine_gives_them() {
+    fn processes_have_the_names_from_proc() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("7")).expect("a folder");
         std::fs::write(folder.path().join("7/comm"), "python3\n").expect("written");
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_and_what_is_missing_is_said() {
+    fn versions_are_read_and_missing_ones_are_reported() {
         let mut recorded = RecordedLibrary::default();
         recorded
             .add_machine_answer(
@@ -351,9 +352,9 @@ mod tests {
             )
             .add_machine_answer(MachineQuery::CudaVersion, Ok(GpuValue::Number(13_010)))
             .add_machine_answer(MachineQuery::LibraryVersion, Err(GpuQueryError::NoPermission));
-        let said = query_machine_report(&recorded);
-        assert_eq!(said.driver.cuda_version.as_deref(), Some("13.1"));
-        assert_eq!((said.driver.nvml_version, said.gpus), (None, Some(0)));
-        assert_eq!(said.missing[0].what, "library version");
+        let report = query_machine_report(&recorded);
+        assert_eq!(report.driver.cuda_version.as_deref(), Some("13.1"));
+        assert_eq!((report.driver.nvml_version, report.gpus), (None, Some(0)));
+        assert_eq!(report.missing[0].what, "library version");
     }
 }

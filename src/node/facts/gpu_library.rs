@@ -14,10 +14,10 @@ pub use crate::ffi::nvml::{
 /// A library that answers queries about GPUs.
 pub trait GpuLibrary {
     /// Queries a fact about the machine.
-    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult;
+    fn query_machine(&self, query: MachineQuery) -> GpuQueryResult;
 
     /// Queries a fact about one GPU, by its index.
-    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult;
+    fn query_gpu(&self, gpu: u32, query: GpuQuery) -> GpuQueryResult;
 }
 
 /// Answer to a query, or the refusal.
@@ -255,7 +255,7 @@ pub enum GpuValue {
 /// A compute process on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessValue {
-    /// Process ID as the driver counts.
+    /// Process ID in the driver's PID namespace.
     pub pid: u32,
     /// GPU memory in bytes, if the library reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

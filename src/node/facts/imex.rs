@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_own_answer_is_read_by_the_parser_of_that_tool() {
+    fn the_domain_is_parsed_from_the_output_of_nvidia_imex_ctl() {
         let output = br#"{"nodes":{"0":{"status":"READY","host":"10.0.0.1","hostName":"n1",
             "connections":{"0":{"host":"10.0.0.1","status":"CONNECTED","changed":true}},
             "changed":true,"version":"570.86.15"}},"timestamp":"1/1/2026 00:00:00.000","status":"UP"}"#;

@@ -66,7 +66,7 @@ async fn run_smpquery(is_own: bool, port: &InfinibandPort, what: &str) -> ToolAt
     run_tool(is_own, &["smpquery", "-C", &port.device, "-P", &number, what, "-D", &route]).await
 }
 
-/// The other end of a cable, from its description of itself.
+/// The other end of a cable, parsed from its NodeInfo and NodeDescription.
 fn parse_neighbour(
     port: &InfinibandPort,
     info: &str,
@@ -116,20 +116,20 @@ mod tests {
     }
 
     #[test]
-    fn only_infiniband_ports_with_a_link_have_somebody_to_ask() {
+    fn only_infiniband_ports_with_an_active_link_are_queried() {
         let nics = [
             nic("mlx5_0", 1, "InfiniBand", "linkup"),
             nic("mlx5_1", 1, "InfiniBand", "polling"),
             nic("mlx5_2", 1, "Ethernet", "linkup"),
             nic("mlx5_3", 2, "InfiniBand", "linkup"),
         ];
-        let asked: Vec<(String, u32)> =
+        let queried: Vec<(String, u32)> =
             list_active_ports(&nics).into_iter().map(|port| (port.device, port.port)).collect();
-        assert_eq!(asked, [("mlx5_0".to_owned(), 1), ("mlx5_3".to_owned(), 2)]);
+        assert_eq!(queried, [("mlx5_0".to_owned(), 1), ("mlx5_3".to_owned(), 2)]);
     }
 
     #[test]
-    fn a_switch_is_named_with_the_port_by_which_it_was_asked() {
+    fn a_switch_is_named_with_the_port_that_received_the_query() {
         let port = InfinibandPort { device: "mlx5_0".to_owned(), port: 2 };
         let found = parse_neighbour(&port, INFO, NAME).expect("a switch");
         assert_eq!(found.switch.as_deref(), Some("leaf-1"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_or_an_answer_without_its_lines_is_no_neighbour() {
+    fn another_host_or_an_incomplete_answer_is_not_a_neighbour() {
         let port = InfinibandPort { device: "mlx5_0".to_owned(), port: 1 };
         let host = INFO.replace("Switch", "Channel Adapter");
         let why = parse_neighbour(&port, &host, NAME).expect_err("no switch");

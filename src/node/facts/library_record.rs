@@ -36,12 +36,8 @@ pub enum RecordedAnswer {
 
 impl RecordedLibrary {
     /// Adds an answer about the machine.
-    pub fn add_machine_answer(
-        &mut self,
-        question: MachineQuery,
-        answer: GpuQueryResult,
-    ) -> &mut Self {
-        self.machine.insert(question.to_string(), record_answer(answer));
+    pub fn add_machine_answer(&mut self, query: MachineQuery, answer: GpuQueryResult) -> &mut Self {
+        self.machine.insert(query.to_string(), record_answer(answer));
         self
     }
 
@@ -49,13 +45,13 @@ impl RecordedLibrary {
     pub fn add_gpu_answer(
         &mut self,
         gpu: usize,
-        question: GpuQuery,
+        query: GpuQuery,
         answer: GpuQueryResult,
     ) -> &mut Self {
         if self.gpus.len() <= gpu {
             self.gpus.resize(gpu + 1, BTreeMap::new());
         }
-        self.gpus[gpu].insert(question.to_string(), record_answer(answer));
+        self.gpus[gpu].insert(query.to_string(), record_answer(answer));
         self
     }
 }
@@ -67,8 +63,8 @@ fn record_answer(answer: GpuQueryResult) -> RecordedAnswer {
     }
 }
 
-fn replay_answer(told: Option<&RecordedAnswer>) -> GpuQueryResult {
-    match told {
+fn replay_answer(recorded: Option<&RecordedAnswer>) -> GpuQueryResult {
+    match recorded {
         Some(RecordedAnswer::Said(value)) => Ok(value.clone()),
         Some(RecordedAnswer::Refused { refused }) => Err(refused.clone()),
         None => Err(GpuQueryError::Failed("this was not recorded".to_owned())),
@@ -76,18 +72,18 @@ fn replay_answer(told: Option<&RecordedAnswer>) -> GpuQueryResult {
 }
 
 impl GpuLibrary for RecordedLibrary {
-    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
+    fn query_machine(&self, query: MachineQuery) -> GpuQueryResult {
         let count = u64::try_from(self.gpus.len()).unwrap_or(u64::MAX);
-        match (self.machine.get(&question.to_string()), question) {
+        match (self.machine.get(&query.to_string()), query) {
             (None, MachineQuery::GpuCount) => Ok(GpuValue::Number(count)),
-            (told, _) => replay_answer(told),
+            (recorded, _) => replay_answer(recorded),
         }
     }
 
-    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
+    fn query_gpu(&self, gpu: u32, query: GpuQuery) -> GpuQueryResult {
         let gpu = usize::try_from(gpu).unwrap_or(usize::MAX);
         let Some(answers) = self.gpus.get(gpu) else { return Err(GpuQueryError::NotFound) };
-        replay_answer(answers.get(&question.to_string()))
+        replay_answer(answers.get(&query.to_string()))
     }
 }
 
@@ -117,16 +113,16 @@ impl<'l> RecordingLibrary<'l> {
 }
 
 impl GpuLibrary for RecordingLibrary<'_> {
-    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
-        let answer = self.library.query_machine(question);
-        self.record.borrow_mut().add_machine_answer(question, answer.clone());
+    fn query_machine(&self, query: MachineQuery) -> GpuQueryResult {
+        let answer = self.library.query_machine(query);
+        self.record.borrow_mut().add_machine_answer(query, answer.clone());
         answer
     }
 
-    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
-        let answer = self.library.query_gpu(gpu, question);
+    fn query_gpu(&self, gpu: u32, query: GpuQuery) -> GpuQueryResult {
+        let answer = self.library.query_gpu(gpu, query);
         if let Ok(at) = usize::try_from(gpu) {
-            self.record.borrow_mut().add_gpu_answer(at, question, answer.clone());
+            self.record.borrow_mut().add_gpu_answer(at, query, answer.clone());
         }
         answer
     }
@@ -138,7 +134,7 @@ mod tests {
     use crate::facts::gpu_library::{FabricValue, GpuNumber, GpuText};
 
     #[test]
-    fn a_recording_reads_back_as_it_was_and_answers_the_same() {
+    fn a_recording_survives_serialization_and_answers_the_same() {
         let mut recorded = RecordedLibrary::default();
         let fabric = FabricValue { fabric_state: 3, clique_id: 7, ..FabricValue::default() };
         recorded
@@ -170,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_recorded_is_refused() {
+    fn a_query_without_a_record_is_refused() {
         let recorded =
             RecordedLibrary { gpus: vec![BTreeMap::new()], ..RecordedLibrary::default() };
         let answer = recorded.query_gpu(0, GpuQuery::Text(GpuText::Serial));

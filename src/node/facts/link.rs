@@ -64,16 +64,16 @@ const C2C_FIELDS: [(u32, &str); 3] = [
 
 /// Queries the number of NVLinks and then each of them.
 pub(super) fn query_nvlinks(
-    asking: &mut GpuQuerySession<'_>,
+    session: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
 ) -> (Option<u32>, Vec<NvlinkFacts>) {
-    let (count, present) = list_links(asking, architecture);
+    let (count, present) = list_links(session, architecture);
     let mut links = Vec::new();
     for (link, state) in present {
-        links.push(query_nvlink(asking, link, architecture, state));
+        links.push(query_nvlink(session, link, architecture, state));
     }
     if links.is_empty() {
-        return (asking.ok_or_note("number of NVLinks", count), links);
+        return (session.ok_or_note("number of NVLinks", count), links);
     }
     let counted = u32::try_from(links.len()).unwrap_or(u32::MAX);
     (Some(count.unwrap_or(counted)), links)
@@ -81,16 +81,16 @@ pub(super) fn query_nvlinks(
 
 /// Queries only the error counters of every NVLink.
 pub(super) fn query_error_counters(
-    asking: &mut GpuQuerySession<'_>,
+    session: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
 ) -> BTreeMap<u32, BTreeMap<String, u64>> {
-    let (count, present) = list_links(asking, architecture);
+    let (count, present) = list_links(session, architecture);
     if present.is_empty() {
-        asking.ok_or_note("number of NVLinks", count);
+        session.ok_or_note("number of NVLinks", count);
     }
     let mut counters = BTreeMap::new();
     for (link, _) in present {
-        let (found, _) = query_link_errors(asking, link, architecture);
+        let (found, _) = query_link_errors(session, link, architecture);
         counters.insert(link, found);
     }
     counters
@@ -101,10 +101,10 @@ type LinkPresence = (u32, Result<LinkState, GpuQueryError>);
 
 /// The number of links, if the driver reports it, and the links.
 fn list_links(
-    asking: &GpuQuerySession<'_>,
+    session: &GpuQuerySession<'_>,
     architecture: Option<u64>,
 ) -> (Result<u32, GpuQueryError>, Vec<LinkPresence>) {
-    let count = asking.try_field(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
+    let count = session.try_field(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
     let count = count.and_then(|count| {
         u32::try_from(count)
             .ok()
@@ -112,8 +112,8 @@ fn list_links(
             .filter(|count| *count <= 4 * MOST_LINKS)
             .ok_or_else(|| GpuQueryError::Unreadable(format!("{count} NVLinks")))
     });
-    let asked = count.as_ref().map_or(MOST_LINKS, |count| *count);
-    let links = (0..asked).map(|link| (link, query_link_state(asking, link, architecture)));
+    let queried = count.as_ref().map_or(MOST_LINKS, |count| *count);
+    let links = (0..queried).map(|link| (link, query_link_state(session, link, architecture)));
     // Without a count, a link without a state does not exist.
     let present = links.filter(|(_, state)| count.is_ok() || state.is_ok()).collect();
     (count, present)
@@ -122,12 +122,12 @@ fn list_links(
 /// The link state: from Hopper on a field value, before it a call; the other one if the first is
 /// refused.
 fn query_link_state(
-    asking: &GpuQuerySession<'_>,
+    session: &GpuQuerySession<'_>,
     link: u32,
     architecture: Option<u64>,
 ) -> Result<LinkState, GpuQueryError> {
-    let field = || asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
-    let call = || asking.try_link(link, LinkNumber::State);
+    let field = || session.try_field(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
+    let call = || session.try_link(link, LinkNumber::State);
     let is_field_first = architecture.is_none_or(|number| HOPPER <= number);
     let found =
         if is_field_first { field().or_else(|_| call()) } else { call().or_else(|_| field()) };
@@ -141,28 +141,28 @@ fn query_link_state(
 }
 
 fn query_nvlink(
-    asking: &mut GpuQuerySession<'_>,
+    session: &mut GpuQuerySession<'_>,
     link: u32,
     architecture: Option<u64>,
     state: Result<LinkState, GpuQueryError>,
 ) -> NvlinkFacts {
-    let state = asking.ok_or_note_link("NVLink state", link, state);
+    let state = session.ok_or_note_link("NVLink state", link, state);
     let is_up = !matches!(state, Some(LinkState::Inactive));
     let mut facts = NvlinkFacts { link, state, ..NvlinkFacts::default() };
-    let version = asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_VERSION, link);
-    let version = version.or_else(|_| asking.try_link(link, LinkNumber::Version));
-    let speed = asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
-    let kind = asking.try_link(link, LinkNumber::RemoteKind);
-    let address = asking.try_text(GpuQuery::Link(link, LinkNumber::RemoteAddress));
-    let number = asking.try_field(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
+    let version = session.try_field(field_id::NVML_FI_DEV_NVLINK_GET_VERSION, link);
+    let version = version.or_else(|_| session.try_link(link, LinkNumber::Version));
+    let speed = session.try_field(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
+    let kind = session.try_link(link, LinkNumber::RemoteKind);
+    let address = session.try_text(GpuQuery::Link(link, LinkNumber::RemoteAddress));
+    let number = session.try_field(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
     if is_up {
-        facts.version_number = asking.ok_or_note_link("NVLink version", link, version);
-        facts.speed_mbyte_s = asking.ok_or_note_link("NVLink speed", link, speed);
-        let kind = asking.ok_or_note_link("NVLink's remote kind", link, kind);
+        facts.version_number = session.ok_or_note_link("NVLink version", link, version);
+        facts.speed_mbyte_s = session.ok_or_note_link("NVLink speed", link, speed);
+        let kind = session.ok_or_note_link("NVLink's remote kind", link, kind);
         facts.remote_kind = kind.and_then(nvml_names::remote_kind_name);
-        let address = asking.ok_or_note_link("NVLink's remote address", link, address);
+        let address = session.ok_or_note_link("NVLink's remote address", link, address);
         facts.remote_pci_address = address.and_then(|address| remote_address(&address));
-        facts.remote_link = asking.ok_or_note_link("NVLink's remote number", link, number);
+        facts.remote_link = session.ok_or_note_link("NVLink's remote number", link, number);
     } else {
         // A link that is down has no other end, so missing facts about it are not a gap.
         facts.version_number = version.ok();
@@ -170,7 +170,7 @@ fn query_nvlink(
         facts.remote_pci_address = address.ok().and_then(|address| remote_address(&address));
     }
     facts.version = facts.version_number.map(nvml_names::nvlink_version_name);
-    (facts.errors, facts.errors_source) = query_link_errors(asking, link, architecture);
+    (facts.errors, facts.errors_source) = query_link_errors(session, link, architecture);
     facts
 }
 
@@ -183,12 +183,12 @@ fn remote_address(address: &str) -> Option<String> {
 
 /// Error counters from their meaningful source, and the name of that source.
 fn query_link_errors(
-    asking: &mut GpuQuerySession<'_>,
+    session: &mut GpuQuerySession<'_>,
     link: u32,
     architecture: Option<u64>,
 ) -> (BTreeMap<String, u64>, Option<String>) {
     let Some(architecture) = architecture else {
-        asking.note_missing(
+        session.note_missing(
             "NVLink errors",
             Some(link),
             "the architecture is unknown, and it determines their source",
@@ -204,12 +204,12 @@ fn query_link_errors(
     let mut found = BTreeMap::new();
     for (number, name) in counters {
         let answer = if is_new {
-            asking.try_field(*number, link)
+            session.try_field(*number, link)
         } else {
-            asking.try_link(link, LinkNumber::Errors(*number))
+            session.try_link(link, LinkNumber::Errors(*number))
         };
         let what = format!("NVLink errors {name}");
-        if let Some(count) = asking.ok_or_note_link(&what, link, answer) {
+        if let Some(count) = session.ok_or_note_link(&what, link, answer) {
             found.insert((*name).to_owned(), count);
         }
     }
@@ -218,24 +218,24 @@ fn query_link_errors(
 }
 
 /// Queries the C2C link to a processor in the same package.
-pub(super) fn query_c2c(asking: &mut GpuQuerySession<'_>) -> Option<C2cFacts> {
-    let enabled = asking.try_number(GpuQuery::Number(GpuNumber::C2cEnabled));
-    let count = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
+pub(super) fn query_c2c(session: &mut GpuQuerySession<'_>) -> Option<C2cFacts> {
+    let enabled = session.try_number(GpuQuery::Number(GpuNumber::C2cEnabled));
+    let count = session.try_field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
     if enabled.is_err() && count.is_err() {
-        asking.ok_or_note("link to the processor (C2C)", enabled);
+        session.ok_or_note("link to the processor (C2C)", enabled);
         return None;
     }
     let mut facts = C2cFacts { enabled: enabled.ok().map(|value| value != 0), links: Vec::new() };
-    let count = asking.ok_or_note("number of C2C links", count);
+    let count = session.ok_or_note("number of C2C links", count);
     let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
     for link in 0..count.min(MOST_LINKS) {
-        let status = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
-        let speed = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
-        let status = asking.ok_or_note_link("C2C link state", link, status);
-        let speed_max_mbyte_s = asking.ok_or_note_link("C2C link speed", link, speed);
-        let counters = C2C_FIELDS
-            .iter()
-            .filter_map(|(id, name)| Some(((*name).to_owned(), asking.try_field(*id, link).ok()?)));
+        let status = session.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
+        let speed = session.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
+        let status = session.ok_or_note_link("C2C link state", link, status);
+        let speed_max_mbyte_s = session.ok_or_note_link("C2C link speed", link, speed);
+        let counters = C2C_FIELDS.iter().filter_map(|(id, name)| {
+            Some(((*name).to_owned(), session.try_field(*id, link).ok()?))
+        });
         let errors = counters.collect();
         let active = status.map(|value| value != 0);
         facts.links.push(C2cLink { link, active, speed_max_mbyte_s, errors });
@@ -257,8 +257,8 @@ mod tests {
         GpuQuery::Field { id, scope }
     }
 
-    fn number(recorded: &mut RecordedLibrary, question: GpuQuery, value: u64) {
-        recorded.add_gpu_answer(0, question, Ok(GpuValue::Number(value)));
+    fn number(recorded: &mut RecordedLibrary, query: GpuQuery, value: u64) {
+        recorded.add_gpu_answer(0, query, Ok(GpuValue::Number(value)));
     }
 
     /// A GPU with this many links, all of them up.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_is_asked_for_by_its_own_number() {
+    fn every_link_is_queried_by_its_number() {
         let mut recorded = gpu(18);
         number(&mut recorded, field(STATE, 13), 0);
         number(&mut recorded, field(SPEED, 17), 13_281);
@@ -325,10 +325,10 @@ mod tests {
     #[test]
     fn counters_of_an_unknown_architecture_are_unknown() {
         let recorded = gpu(1);
-        let mut asking = GpuQuerySession::new(&recorded, 0);
-        let (_, links) = query_nvlinks(&mut asking, None);
+        let mut session = GpuQuerySession::new(&recorded, 0);
+        let (_, links) = query_nvlinks(&mut session, None);
         assert!(links[0].errors.is_empty());
-        assert!(asking.into_missing().iter().any(|m| m.what == "NVLink errors"));
+        assert!(session.into_missing().iter().any(|m| m.what == "NVLink errors"));
     }
 
     #[test]
@@ -354,11 +354,11 @@ mod tests {
             GpuQuery::Link(0, LinkNumber::State),
             Err(GpuQueryError::NotSupported),
         );
-        let mut asking = GpuQuerySession::new(&recorded, 0);
-        let (count, links) = query_nvlinks(&mut asking, Some(HOPPER));
+        let mut session = GpuQuerySession::new(&recorded, 0);
+        let (count, links) = query_nvlinks(&mut session, Some(HOPPER));
         assert_eq!((count, links[0].state.clone()), (Some(1), None));
-        let missing = asking.into_missing();
-        let state = missing.iter().find(|m| m.what == "NVLink state").expect("said");
+        let missing = session.into_missing();
+        let state = missing.iter().find(|m| m.what == "NVLink state").expect("an entry");
         assert_eq!(
             (state.links.as_slice(), state.why.as_str()),
             (&[0][..], "not supported by this GPU")
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_that_was_renumbered_between_drivers_is_asked_for() {
+    fn no_renumbered_field_is_queried() {
         let ids = FIELDS.iter().chain(&C2C_FIELDS).map(|(id, _)| *id);
         let others = [
             COUNT,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_count_links_is_asked_for_each() {
+    fn every_link_is_queried_if_the_driver_does_not_count_them() {
         let mut recorded = RecordedLibrary::default();
         for link in [0, 1, 5] {
             number(&mut recorded, GpuQuery::Link(link, LinkNumber::State), 1);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_without_a_processor_beside_it_has_no_such_link() {
+    fn a_gpu_without_c2c_has_no_c2c_links() {
         assert_eq!(query_c2c(&mut GpuQuerySession::new(&gpu(0), 0)), None);
         let mut recorded = gpu(0);
         number(&mut recorded, GpuQuery::Number(GpuNumber::C2cEnabled), 1);

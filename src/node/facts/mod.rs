@@ -65,44 +65,44 @@ pub struct FactsResult {
 }
 
 /// Collects all facts about this machine.
-pub async fn collect_facts(gathering: &FactsRequest<'_>) -> FactsResult {
+pub async fn collect_facts(request: &FactsRequest<'_>) -> FactsResult {
     // Tools report on this machine, not on a copy of its files.
-    collect_all(gathering, gathering.root == Path::new("/")).await
+    collect_all(request, request.root == Path::new("/")).await
 }
 
 /// Collects the facts of driver and kernel, and runs no other tool.
-pub async fn collect_gpu_facts(gathering: &FactsRequest<'_>) -> FactsResult {
-    collect_all(gathering, false).await
+pub async fn collect_gpu_facts(request: &FactsRequest<'_>) -> FactsResult {
+    collect_all(request, false).await
 }
 
-async fn collect_all(gathering: &FactsRequest<'_>, asks_tools: bool) -> FactsResult {
+async fn collect_all(request: &FactsRequest<'_>, runs_tools: bool) -> FactsResult {
     let mut facts = NodeFacts {
         format: NODE_FACTS_FORMAT.to_owned(),
         fabricgate: env!("CARGO_PKG_VERSION").to_owned(),
         ..NodeFacts::default()
     };
-    let (heard, lldp, imex) = tokio::join!(
-        driver::query_driver(gathering),
-        run_tool(asks_tools, &["lldpctl", "-f", "json"]),
-        run_tool(asks_tools, &["nvidia-imex-ctl", "-N", "-j"]),
+    let (driver_report, lldp, imex) = tokio::join!(
+        driver::query_driver(request),
+        run_tool(runs_tools, &["lldpctl", "-f", "json"]),
+        run_tool(runs_tools, &["nvidia-imex-ctl", "-N", "-j"]),
     );
-    system::add_system_facts(gathering.root, &mut facts);
-    facts.driver = heard.driver.or_else(|| {
-        let version = Some(system::read_driver_version(gathering.root)?);
+    system::add_system_facts(request.root, &mut facts);
+    facts.driver = driver_report.driver.or_else(|| {
+        let version = Some(system::read_driver_version(request.root)?);
         Some(DriverFacts { version, ..DriverFacts::default() })
     });
-    facts.missing = heard.missing;
-    if let (None, Some(why)) = (&heard.gpus, &heard.trouble)
+    facts.missing = driver_report.missing;
+    if let (None, Some(why)) = (&driver_report.gpus, &driver_report.trouble)
         && !facts.missing.iter().any(|missing| missing.what == "GPUs")
     {
         note_missing(&mut facts, "GPUs", why);
     }
-    facts.gpus = heard.gpus;
-    let sys = gathering.root.join("sys");
+    facts.gpus = driver_report.gpus;
+    let sys = request.root.join("sys");
     facts.nics = nic::read_nics(&sys);
     nic::add_gpu_distances(&sys, &mut facts.nics, facts.gpus.as_deref_mut().unwrap_or_default());
     if let Some(gpus) = facts.gpus.as_mut().filter(|gpus| !gpus.is_empty())
-        && let Err(why) = xid::add_xids(gathering.root, gpus)
+        && let Err(why) = xid::add_xids(request.root, gpus)
     {
         note_missing(&mut facts, "Xid errors", &why);
     }
@@ -118,12 +118,12 @@ async fn collect_all(gathering: &FactsRequest<'_>, asks_tools: bool) -> FactsRes
         ToolAttempt::Failed(why) => note_missing(&mut facts, "LLDP neighbours", &why),
     }
     let (cables, problems) =
-        infiniband::query_neighbours(asks_tools, &infiniband::list_active_ports(&facts.nics)).await;
+        infiniband::query_neighbours(runs_tools, &infiniband::list_active_ports(&facts.nics)).await;
     facts.neighbours.extend(cables);
     for problem in problems {
         note_missing(&mut facts, "InfiniBand neighbours", &problem);
     }
-    facts.imex = imex::read_channels(gathering.root);
+    facts.imex = imex::read_channels(request.root);
     match imex {
         ToolAttempt::Absent => {}
         ToolAttempt::Failed(why) => note_missing(&mut facts, "IMEX domain", &why),
@@ -133,7 +133,7 @@ async fn collect_all(gathering: &FactsRequest<'_>, asks_tools: bool) -> FactsRes
             }
         }
     }
-    FactsResult { facts, trouble: heard.trouble }
+    FactsResult { facts, trouble: driver_report.trouble }
 }
 
 fn note_missing(facts: &mut NodeFacts, what: &str, why: &str) {
@@ -145,16 +145,15 @@ fn note_missing(facts: &mut NodeFacts, what: &str, why: &str) {
 fn parse_lldp(output: &[u8]) -> (Vec<NicNeighbour>, Vec<String>) {
     // The answer does not contain the node's name, so pass it in the path, like the path of a
     // stored file.
-    let said = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
-    let nics = said.nodes.into_values().flat_map(|node| node.nics);
+    let claims = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
+    let nics = claims.nodes.into_values().flat_map(|node| node.nics);
     let cables = nics.filter_map(|nic| {
         let device = nic.device?;
         Some(NicNeighbour { device, switch: nic.leaf, port: nic.port, device_port: None })
     });
-    (cables.collect(), said.problems.iter().map(ToString::to_string).collect())
+    (cables.collect(), claims.problems.iter().map(ToString::to_string).collect())
 }
 
-/// Outcome of running a tool.
 enum ToolAttempt {
     /// The tool is not installed, which is not a gap.
     Absent,
@@ -181,9 +180,9 @@ async fn run_tool(is_own: bool, words: &[&str]) -> ToolAttempt {
             ToolAttempt::Output(finished.stdout.bytes)
         }
         Ok(Ok(finished)) => {
-            let said = String::from_utf8_lossy(&finished.stderr.bytes).into_owned();
-            let said = said.lines().next().map(query::to_printable).unwrap_or_default();
-            ToolAttempt::Failed(format!("{name}: {}; {said}", finished.ending))
+            let stderr = String::from_utf8_lossy(&finished.stderr.bytes).into_owned();
+            let stderr = stderr.lines().next().map(query::to_printable).unwrap_or_default();
+            ToolAttempt::Failed(format!("{name}: {}; {stderr}", finished.ending))
         }
     }
 }
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbour_is_known_by_the_interface_that_heard_it() {
+    fn a_neighbour_is_recorded_at_the_interface_that_received_it() {
         let answer = br#"{"lldp":{"interface":{"eth1":{"via":"LLDP","chassis":{"leaf01":{
             "id":{"type":"mac","value":"50:00:00:00:00:01"}}},
             "port":{"id":{"type":"ifname","value":"Ethernet8"}}}}}}"#;
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn no_neighbours_are_no_problem_and_nonsense_is_one() {
+    fn no_neighbours_are_not_a_problem_and_invalid_output_is() {
         assert_eq!(parse_lldp(br#"{"lldp":{}}"#), (Vec::new(), Vec::new()));
         let (cables, problems) = parse_lldp(b"connection refused");
         assert_eq!((cables.len(), problems.len()), (0, 1));

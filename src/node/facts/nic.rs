@@ -156,8 +156,8 @@ fn read_mac(folder: &Path) -> Option<String> {
 
 /// Converts `4: ACTIVE` to `active`.
 fn parse_state(text: &str) -> String {
-    let words = text.split_once(':').map_or(text, |(_, words)| words);
-    words.trim().to_ascii_lowercase()
+    let name = text.split_once(':').map_or(text, |(_, name)| name);
+    name.trim().to_ascii_lowercase()
 }
 
 /// Converts `400 Gb/sec (4X NDR)` to megabits per second.
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_tells_its_rate_state_guid_and_counters() {
+    fn a_port_has_rate_state_guid_and_counters() {
         let folder = machine();
         let nics = read_nics(folder.path());
         let nic = &nics[0];
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_interface_knows_how_near_each_gpu_is() {
+    fn every_interface_has_the_distance_to_each_gpu() {
         let folder = machine();
         let mut nics = read_nics(folder.path());
         let address = Some("0000:03:00.0".to_owned());

@@ -179,8 +179,8 @@ fn count(length: usize) -> u64 {
 }
 
 impl GpuLibrary for NvmlLibrary {
-    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
-        Ok(match question {
+    fn query_machine(&self, query: MachineQuery) -> GpuQueryResult {
+        Ok(match query {
             MachineQuery::DriverVersion => GpuValue::Text(self.nvml.sys_driver_version()?),
             MachineQuery::LibraryVersion => GpuValue::Text(self.nvml.sys_nvml_version()?),
             MachineQuery::GpuCount => GpuValue::Number(self.nvml.device_count()?.into()),
@@ -193,9 +193,9 @@ impl GpuLibrary for NvmlLibrary {
         })
     }
 
-    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
+    fn query_gpu(&self, gpu: u32, query: GpuQuery) -> GpuQueryResult {
         let device = &self.nvml.device_by_index(gpu)?;
-        match question {
+        match query {
             GpuQuery::Text(text) => Ok(GpuValue::Text(Self::read_text(device, text)?)),
             GpuQuery::Number(number) => Ok(GpuValue::Number(Self::read_number(device, number)?)),
             GpuQuery::Link(link, number) => Self::read_link(device, link, number),
@@ -243,7 +243,7 @@ impl From<NvmlError> for GpuQueryError {
             NvmlError::FailedToLoadSymbol(_) => Self::MissingSymbol,
             NvmlError::Utf8Error(_) => Self::Unreadable("invalid UTF-8".to_owned()),
             // The wrapper also returns this for enum values that it does not know; callers that
-            // must tell them apart use `ffi`.
+            // must distinguish them use `ffi`.
             NvmlError::UnexpectedVariant(code) => error_from_code(code),
             NvmlError::NotSupported => Self::NotSupported,
             NvmlError::NoPermission => Self::NoPermission,
@@ -274,24 +274,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_said_with_what_to_do() {
+    fn a_missing_library_is_reported_with_the_remedy() {
         let error =
             NvmlLibrary::load(Some(Path::new("/no/such/libnvidia-ml.so"))).expect_err("none");
         assert!(matches!(error, NvmlLoadError::NoLibrary { .. }), "{error:?}");
-        let words = error.to_string();
-        assert!(words.contains("no NVIDIA driver found"), "{words}");
-        assert!(words.contains("/no/such/libnvidia-ml.so"), "{words}");
+        let message = error.to_string();
+        assert!(message.contains("no NVIDIA driver found"), "{message}");
+        assert!(message.contains("/no/such/libnvidia-ml.so"), "{message}");
     }
 
     #[test]
-    fn a_library_that_is_no_nvml_is_no_panic() {
+    fn a_library_that_is_not_nvml_is_an_error() {
         // glibc always exists and has none of the symbols.
         let error = NvmlLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no NVML");
         assert!(matches!(error, NvmlLoadError::Other { .. }), "{error:?}");
     }
 
     #[test]
-    fn a_missing_symbol_is_an_old_driver_and_no_failure_of_the_gpu() {
+    fn a_missing_symbol_is_an_old_driver_and_not_a_failure_of_the_gpu() {
         let by_wrapper = NvmlError::FailedToLoadSymbol("undefined symbol".to_owned());
         assert_eq!(GpuQueryError::from(by_wrapper), GpuQueryError::MissingSymbol);
         assert_eq!(GpuQueryError::from(NvmlCallError::MissingSymbol), GpuQueryError::MissingSymbol);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_the_wrapper_does_not_know_are_told_apart() {
+    fn codes_unknown_to_the_wrapper_are_distinguished() {
         assert_eq!(
             GpuQueryError::from(NvmlError::UnexpectedVariant(25)),
             GpuQueryError::OtherVersion

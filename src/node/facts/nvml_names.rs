@@ -2,7 +2,7 @@
 
 /// A return code (`nvmlReturn_t`).
 pub(super) fn return_code_name(code: u32) -> String {
-    let words = match code {
+    let name = match code {
         0 => "success",
         1 => "not initialised",
         2 => "invalid argument",
@@ -35,12 +35,12 @@ pub(super) fn return_code_name(code: u32) -> String {
         999 => "unknown error",
         code => return format!("return code {code}"),
     };
-    words.to_owned()
+    name.to_owned()
 }
 
 /// An architecture (`NVML_DEVICE_ARCH_*`).
 pub(super) fn architecture_name(number: u64) -> String {
-    let words = match number {
+    let name = match number {
         2 => "kepler",
         3 => "maxwell",
         4 => "pascal",
@@ -52,12 +52,12 @@ pub(super) fn architecture_name(number: u64) -> String {
         10 => "blackwell",
         number => return format!("architecture {number}"),
     };
-    words.to_owned()
+    name.to_owned()
 }
 
 /// A version of NVLink (`nvmlNvlinkVersion_t`).
 pub(super) fn nvlink_version_name(number: u64) -> String {
-    let words = match number {
+    let name = match number {
         1 => "1.0",
         2 => "2.0",
         3 => "2.2",
@@ -67,7 +67,7 @@ pub(super) fn nvlink_version_name(number: u64) -> String {
         7 => "5.0",
         number => return format!("version {number}"),
     };
-    words.to_owned()
+    name.to_owned()
 }
 
 /// The device at the other end of a link (`nvmlIntNvLinkDeviceType_t`); `None` for 255 (unknown).
@@ -83,7 +83,7 @@ pub(super) fn remote_kind_name(number: u64) -> Option<String> {
 
 /// The recovery action that the driver requests (`nvmlDeviceGpuRecoveryAction_t`).
 pub(super) fn recovery_action_name(number: u64) -> String {
-    let words = match number {
+    let name = match number {
         0 => "none",
         1 => "reset",
         2 => "reboot",
@@ -92,7 +92,7 @@ pub(super) fn recovery_action_name(number: u64) -> String {
         5 => "recover the IMEX domain",
         number => return format!("action {number}"),
     };
-    words.to_owned()
+    name.to_owned()
 }
 
 #[cfg(test)]

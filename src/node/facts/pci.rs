@@ -93,19 +93,19 @@ mod tests {
     }
 
     #[test]
-    fn nearness_is_told_by_the_bridges_two_devices_share() {
+    fn the_distance_follows_from_the_shared_bridges() {
         let gpu = place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
-        let beside =
+        let sibling =
             place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Some(0));
-        assert_eq!(relation_between(&gpu, &beside), PciDistance::SameSwitch);
+        assert_eq!(relation_between(&gpu, &sibling), PciDistance::SameSwitch);
         let root = place("pci0000:00/0000:00:02.0/0000:05:00.0", Some(0));
         assert_eq!(relation_between(&gpu, &root), PciDistance::SameRoot);
         let numa = place("pci0000:40/0000:40:01.0/0000:41:00.0", Some(0));
         assert_eq!(relation_between(&gpu, &numa), PciDistance::SameNuma);
         let far = place("pci0000:80/0000:80:01.0/0000:81:00.0", Some(1));
         assert_eq!(relation_between(&gpu, &far), PciDistance::OtherNuma);
-        let silent = place("pci0000:80/0000:80:01.0/0000:81:00.0", None);
-        assert_eq!(relation_between(&gpu, &silent), PciDistance::Unknown);
+        let unknown = place("pci0000:80/0000:80:01.0/0000:81:00.0", None);
+        assert_eq!(relation_between(&gpu, &unknown), PciDistance::Unknown);
         assert_eq!(
             relation_between(&PciLocation::default(), &PciLocation::default()),
             PciDistance::Unknown
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_leads_elsewhere_is_not_followed() {
+    fn an_address_outside_of_the_device_folder_is_rejected() {
         assert_eq!(locate_address(Path::new("/sys"), "../../../../etc"), None);
         assert_eq!(locate_address(Path::new("/sys"), ".."), None);
     }

@@ -18,10 +18,10 @@ pub(super) struct GpuQuerySession<'l> {
 macro_rules! answers {
     ($($(#[$doc:meta])* $name:ident, $variant:ident -> $kind:ty;)*) => {
         $($(#[$doc])*
-        pub(super) fn $name(&self, question: GpuQuery) -> Result<$kind, GpuQueryError> {
-            match self.library.query_gpu(self.gpu, question)? {
+        pub(super) fn $name(&self, query: GpuQuery) -> Result<$kind, GpuQueryError> {
+            match self.library.query_gpu(self.gpu, query)? {
                 GpuValue::$variant(value) => Ok(value),
-                other => Err(GpuQueryError::Unreadable(format!("{question}: {other:?}"))),
+                other => Err(GpuQueryError::Unreadable(format!("{query}: {other:?}"))),
             }
         })*
     };
@@ -178,15 +178,15 @@ mod tests {
     use crate::facts::library_record::RecordedLibrary;
 
     #[test]
-    fn what_links_and_gpus_lack_alike_is_said_once() {
+    fn facts_missing_on_several_links_and_gpus_are_merged() {
         let recorded = RecordedLibrary::default();
         let lacking = |gpu| {
-            let mut asking = GpuQuerySession::new(&recorded, gpu);
+            let mut session = GpuQuerySession::new(&recorded, gpu);
             for link in 0..3 {
-                asking.note_missing("NVLink speed", Some(link), "not supported");
+                session.note_missing("NVLink speed", Some(link), "not supported");
             }
-            asking.note_missing("serial number", None, "no permission");
-            asking.into_missing()
+            session.note_missing("serial number", None, "no permission");
+            session.into_missing()
         };
         let all = merge_missing(lacking(0).into_iter().chain(lacking(1)));
         assert_eq!(all.len(), 2);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_pass() {
+    fn control_characters_are_removed() {
         assert_eq!(to_printable(" NVIDIA\u{1b}[31m H200\n"), "NVIDIA[31m H200");
     }
 }

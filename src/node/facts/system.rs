@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_machine_says_nothing() {
+    fn an_empty_root_gives_no_facts() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut facts = NodeFacts::default();
         add_system_facts(folder.path(), &mut facts);

@@ -40,14 +40,11 @@ const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TelemetryLine {
-    /// No driver is installed.
     NoDriver {
         /// The reason and the remedy.
         why: String,
     },
-    /// Facts about the machine.
     Machine {
-        /// Number of GPUs.
         gpus: u32,
         /// True if the driver's process IDs are valid in this process: inside a container they are
         /// not.
@@ -55,13 +52,11 @@ enum TelemetryLine {
         /// Facts that the driver did not report.
         missing: Vec<MissingFact>,
     },
-    /// A GPU before the probe.
     Before(Box<GpuSnapshot>),
     /// All GPUs were read: the probe may begin.
     Begun,
     /// Maxima of a GPU up to now while the probe runs.
     Load(Box<GpuLoad>),
-    /// A GPU after the probe.
     After(Box<GpuSnapshot>),
     /// End of the readings.
     End,
@@ -87,7 +82,6 @@ struct GpuSnapshot {
 #[serde(default)]
 struct GpuLoad {
     index: u32,
-    /// Number of samples.
     samples: u32,
     /// Maxima over all samples.
     state: GpuTelemetrySample,
@@ -133,9 +127,9 @@ pub fn watch_gpus(
     progress: &mut dyn Write,
     mut rest: impl FnMut(Duration) -> bool,
 ) -> io::Result<()> {
-    let mut note = |what: &str| {
+    let mut note = |step: &str| {
         // A closed progress pipe is not a reason to stop.
-        let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
+        let _ = writeln!(progress, "{step}").and_then(|()| progress.flush());
     };
     note("the driver itself");
     let machine = super::gpu::query_machine_report(library);
@@ -150,15 +144,15 @@ pub fn watch_gpus(
     for index in 0..gpus {
         let reading =
             read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
-        let told = reading.missing.clone();
-        loads.push((GpuLoad { index, ..GpuLoad::default() }, told));
+        let reported = reading.missing.clone();
+        loads.push((GpuLoad { index, ..GpuLoad::default() }, reported));
         write_line(&TelemetryLine::Before(Box::new(reading)), out)?;
     }
     write_line(&TelemetryLine::Begun, out)?;
     note("samples while the probe runs");
     while !rest(SAMPLE_INTERVAL) {
-        for (load, told) in &mut loads {
-            if sample(library, load, told) {
+        for (load, reported) in &mut loads {
+            if sample(library, load, reported) {
                 write_line(&TelemetryLine::Load(Box::new(load.clone())), out)?;
                 load.missing.clear();
             }
@@ -190,67 +184,67 @@ fn is_host_pid_namespace(proc: &Path) -> bool {
 }
 
 fn read_snapshot(library: &dyn GpuLibrary, index: u32, begin: &mut dyn FnMut(&str)) -> GpuSnapshot {
-    let mut asking = GpuQuerySession::new(library, index);
+    let mut session = GpuQuerySession::new(library, index);
     begin("identity");
-    let uuid = asking.try_text(GpuQuery::Text(GpuText::Uuid));
+    let uuid = session.try_text(GpuQuery::Text(GpuText::Uuid));
     if let Err(GpuQueryError::GpuLost) = uuid {
-        asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
-        return GpuSnapshot { index, missing: asking.into_missing(), ..GpuSnapshot::default() };
+        session.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
+        return GpuSnapshot { index, missing: session.into_missing(), ..GpuSnapshot::default() };
     }
-    let uuid = asking.ok_or_note("uuid", uuid).map(|uuid| to_printable(&uuid));
-    let architecture = asking.number(GpuNumber::Architecture);
+    let uuid = session.ok_or_note("uuid", uuid).map(|uuid| to_printable(&uuid));
+    let architecture = session.number(GpuNumber::Architecture);
     begin("NVLink counters");
-    let links = link::query_error_counters(&mut asking, architecture).into_iter().collect();
+    let links = link::query_error_counters(&mut session, architecture).into_iter().collect();
     begin("PCI Express");
-    let pcie_replays = asking.number(GpuNumber::PcieReplays);
+    let pcie_replays = session.number(GpuNumber::PcieReplays);
     begin("clocks and power");
-    let state = read_state(&mut asking);
+    let state = read_state(&mut session);
     begin("processes");
-    let processes = read_processes(&mut asking);
-    let missing = asking.into_missing();
+    let processes = read_processes(&mut session);
+    let missing = session.into_missing();
     GpuSnapshot { index, uuid, state, links, pcie_replays, processes, missing }
 }
 
 /// Samples the quickly changing readings; returns whether any maximum rose.
-fn sample(library: &dyn GpuLibrary, load: &mut GpuLoad, told: &mut Vec<MissingFact>) -> bool {
-    let mut asking = GpuQuerySession::new(library, load.index);
+fn sample(library: &dyn GpuLibrary, load: &mut GpuLoad, reported: &mut Vec<MissingFact>) -> bool {
+    let mut session = GpuQuerySession::new(library, load.index);
     let before = (load.state.clone(), load.processes.len());
-    summary::raise_maxima(&mut load.state, &read_state(&mut asking));
+    summary::raise_maxima(&mut load.state, &read_state(&mut session));
     if load.samples.is_multiple_of(PROCESSES_EVERY) {
-        load.processes.extend(read_processes(&mut asking));
+        load.processes.extend(read_processes(&mut session));
         load.processes.sort_unstable();
         load.processes.dedup();
     }
     load.samples += 1;
-    for missing in asking.into_missing() {
-        if !told.contains(&missing) {
-            told.push(missing.clone());
+    for missing in session.into_missing() {
+        if !reported.contains(&missing) {
+            reported.push(missing.clone());
             load.missing.push(missing);
         }
     }
     before != (load.state.clone(), load.processes.len()) || !load.missing.is_empty()
 }
 
-fn read_state(asking: &mut GpuQuerySession<'_>) -> GpuTelemetrySample {
-    let power = asking.number_u32(GpuNumber::PowerDraw);
+fn read_state(session: &mut GpuQuerySession<'_>) -> GpuTelemetrySample {
+    let power = session.number_u32(GpuNumber::PowerDraw);
     GpuTelemetrySample {
-        sm_mhz: asking.number_u32(GpuNumber::ClockSm),
-        memory_mhz: asking.number_u32(GpuNumber::ClockMemory),
+        sm_mhz: session.number_u32(GpuNumber::ClockSm),
+        memory_mhz: session.number_u32(GpuNumber::ClockMemory),
         // The driver reports mW.
         power_w: power.map(|mw| f64::from(mw) / 1000.0),
-        temperature_c: asking.number_u32(GpuNumber::Temperature),
-        pcie_generation: asking.number_u32(GpuNumber::PcieGeneration),
-        pcie_width: asking.number_u32(GpuNumber::PcieWidth),
-        throttled: asking
+        temperature_c: session.number_u32(GpuNumber::Temperature),
+        pcie_generation: session.number_u32(GpuNumber::PcieGeneration),
+        pcie_width: session.number_u32(GpuNumber::PcieWidth),
+        throttled: session
             .number(GpuNumber::Throttling)
             .map(ThrottleReason::from_bits)
             .unwrap_or_default(),
     }
 }
 
-fn read_processes(asking: &mut GpuQuerySession<'_>) -> Vec<u32> {
-    let found = asking.try_processes(GpuQuery::Processes);
-    let found = asking.ok_or_note("processes", found).unwrap_or_default();
+fn read_processes(session: &mut GpuQuerySession<'_>) -> Vec<u32> {
+    let found = session.try_processes(GpuQuery::Processes);
+    let found = session.ok_or_note("processes", found).unwrap_or_default();
     found.into_iter().map(|process| process.pid).collect()
 }
 

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_read_is_no_log_without_errors() {
+    fn an_unreadable_log_is_not_a_log_without_errors() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut gpus = [gpu("0000:3b:00.0")];
         let why = add_xids(folder.path(), &mut gpus).expect_err("no log");

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_another_one_is_refused() {
+    fn another_library_is_refused() {
         let error = CudaLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no CUDA there");
         assert!(error.to_string().contains("has no cuInit"), "{error}");
     }

@@ -2,7 +2,7 @@
 //!
 //! This module is generic. `cuda` and `nccl` define which symbols a library must have.
 
-#![expect(unsafe_code, reason = "a shared library runs code of its own when it is opened")]
+#![expect(unsafe_code, reason = "opening a shared library runs its code")]
 
 use std::path::{Path, PathBuf};
 
@@ -43,18 +43,18 @@ pub(super) fn open_library(
 ) -> Result<LoadedLibrary, LibraryLoadError> {
     let named = names.iter().map(PathBuf::from);
     let candidates: Vec<PathBuf> = path.map_or(named.collect(), |path| vec![path.to_owned()]);
-    let mut said = None;
+    let mut first_error = None;
     for path in &candidates {
         // SAFETY: opening a library runs its initializers. It is the driver's library or the one
         // that the caller chose; a driver cannot be used otherwise.
         match unsafe { Library::new(path) } {
             Ok(library) => return Ok(LoadedLibrary { library, path: path.clone() }),
-            Err(error) => said.get_or_insert(error.to_string()),
+            Err(error) => first_error.get_or_insert(error.to_string()),
         };
     }
     Err(LibraryLoadError::NotFound {
         tried: candidates.iter().map(|path| path.display().to_string()).collect(),
-        said: said.unwrap_or_default(),
+        said: first_error.unwrap_or_default(),
     })
 }
 
@@ -104,11 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_tried_is_named() {
+    fn the_tried_names_are_listed() {
         let error =
             open_library(None, &["libno-such-1.so", "libno-such-2.so"]).expect_err("no library");
-        let said = error.to_string();
-        assert!(said.starts_with("libno-such-1.so, libno-such-2.so cannot be opened: "), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.starts_with("libno-such-1.so, libno-such-2.so cannot be opened: "),
+            "{message}"
+        );
         let path = Path::new("/no/such/lib.so");
         let error =
             open_library(Some(path), &["libc.so.6"]).expect_err("a path is not searched for");

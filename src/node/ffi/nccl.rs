@@ -283,7 +283,7 @@ impl NcclLibrary {
         // SAFETY: nccl.h: the communicator may be null; the answer is null or a text
         // that ends with a zero byte and lives as long as the library.
         let last = self.last_error.map(|last_error| unsafe { text_at(last_error(comm)) });
-        last.filter(|said| !said.is_empty())
+        last.filter(|text| !text.is_empty())
             // SAFETY: as above, for any number.
             .or_else(|| self.error_string.map(|text| unsafe { text_at(text(code)) }))
             .unwrap_or_default()
@@ -503,21 +503,21 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_another_one_is_refused() {
+    fn another_library_is_refused() {
         let error = NcclLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no NCCL there");
         assert!(error.to_string().contains("has no ncclGetVersion"), "{error}");
     }
 
     #[test]
     fn version_codes_of_both_kinds_are_read() {
-        let said = |code| NcclVersion::from_code(code).to_string();
-        assert_eq!((said(22_803), said(21_403)), ("2.28.3".to_owned(), "2.14.3".to_owned()));
-        assert_eq!((said(2_708), said(2_804)), ("2.7.8".to_owned(), "2.8.4".to_owned()));
-        assert_eq!(said(20_908), "2.9.8");
+        let text = |code| NcclVersion::from_code(code).to_string();
+        assert_eq!((text(22_803), text(21_403)), ("2.28.3".to_owned(), "2.14.3".to_owned()));
+        assert_eq!((text(2_708), text(2_804)), ("2.7.8".to_owned(), "2.8.4".to_owned()));
+        assert_eq!(text(20_908), "2.9.8");
     }
 
     #[test]
-    fn an_id_does_not_show_itself() {
+    fn an_id_is_not_printed() {
         let id = NcclUniqueId::from_bytes([65; UNIQUE_ID_BYTES]);
         assert_eq!(format!("{id:?}"), "UniqueId(..)");
     }

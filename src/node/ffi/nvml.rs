@@ -125,7 +125,7 @@ fn read_link_number<E>(
 ) -> Result<u32, NvmlCallError> {
     let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
-    // SAFETY: as in `number`; a link that does not exist returns an error code.
+    // SAFETY: as in `read_number`; a link that does not exist returns an error code.
     check(unsafe { call(device.handle(), link, &raw mut value) })?;
     Ok(value)
 }
@@ -146,7 +146,7 @@ pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvlinkBwMode)?;
     let version = struct_version::<c::nvmlNvlinkGetBwMode_v1_t>(1);
     let mut info = c::nvmlNvlinkGetBwMode_v1_t { version, bIsBest: 0, bwMode: 0 };
-    // SAFETY: as in `number`; the version in the structure tells the library its
+    // SAFETY: as in `read_number`; the version in the structure tells the library its
     // size.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok((info.bwMode, info.bIsBest != 0))
@@ -156,7 +156,7 @@ pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), NvmlCallError> {
 pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetC2cModeInfoV)?;
     let mut info = c::nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
-    // SAFETY: as in `number`; `info` is the structure of version 1, the only one
+    // SAFETY: as in `read_number`; `info` is the structure of version 1, the only one
     // this call has.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(info.isC2cEnabled != 0)
@@ -178,8 +178,8 @@ pub fn link_remote_kind(device: &Device<'_>, link: u32) -> Result<u32, NvmlCallE
 pub fn link_errors(device: &Device<'_>, link: u32, counter: u32) -> Result<u64, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvLinkErrorCounter)?;
     let mut value: c_ulonglong = 0;
-    // SAFETY: as in `number`, with an unsigned long long to fill; links and counters that do not
-    // exist return an error code.
+    // SAFETY: as in `read_number`, with an unsigned long long to fill; links and counters that do
+    // not exist return an error code.
     check(unsafe { call(device.handle(), link, counter, &raw mut value) })?;
     Ok(value)
 }
@@ -189,7 +189,7 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<NvmlRemappedRows, NvmlCallEr
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetRemappedRows)?;
     let mut rows: [c_uint; 4] = [0; 4];
     let [corrected, uncorrected, pending, failed] = &mut rows;
-    // SAFETY: as in `number`, with four different unsigned ints to fill.
+    // SAFETY: as in `read_number`, with four different unsigned ints to fill.
     let code = unsafe { call(device.handle(), corrected, uncorrected, pending, failed) };
     check(code)?;
     let [corrected_rows, uncorrected_rows, pending, failed] = rows;
@@ -224,8 +224,8 @@ fn fabric_v3(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
         healthMask: 0,
         healthSummary: 0,
     };
-    // SAFETY: as in `number`; the version in the structure gives the library its size, and it does
-    // not write beyond that.
+    // SAFETY: as in `read_number`; the version in the structure gives the library its size, and it
+    // does not write beyond that.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlFabricInfo {
         fabric_state: info.state,
@@ -264,7 +264,7 @@ fn fabric_v1(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfo)?;
     let mut info =
         c::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
-    // SAFETY: as in `number`; this call supports only this structure.
+    // SAFETY: as in `read_number`; this call supports only this structure.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlFabricInfo {
         fabric_state: info.state,
@@ -290,8 +290,8 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<NvmlPlatformInfo, N
         peerType: 0,
         moduleId: 0,
     };
-    // SAFETY: as in `number`; both versions have the size and layout of `info` (nvml.h), so the
-    // library writes within it in either case.
+    // SAFETY: as in `read_number`; both versions have the size and layout of `info` (nvml.h), so
+    // the library writes within it in either case.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlPlatformInfo {
         chassis_serial: info.chassisSerialNumber,
@@ -314,7 +314,7 @@ pub fn fields(
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
     let mut values: Vec<c::nvmlFieldValue_t> = wanted.iter().map(|of| field_request(*of)).collect();
     let count = c_int::try_from(values.len()).map_err(|_| NvmlCallError::Unreadable)?;
-    // SAFETY: as in `number`; `values` contains `count` initialized structures.
+    // SAFETY: as in `read_number`; `values` contains `count` initialized structures.
     check(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
     Ok(values.iter().map(field_value).collect())
 }
@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_a_structure_carries_its_size_as_the_header_says() {
+    fn the_version_of_a_structure_contains_its_size() {
         // Size by the layout in nvml.h: 4 + 16 + 4 + 4 + 1 (+3) + 4 (+ 1 + 3).
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v2_t>(2), (2 << 24) | 36);
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
@@ -372,19 +372,19 @@ mod tests {
     }
 
     #[test]
-    fn every_field_asks_for_its_own_link() {
-        let asked: Vec<_> = (0..18).map(|link| field_request((165, link))).collect();
-        let scopes: Vec<u32> = asked.iter().map(|field| field.scopeId).collect();
+    fn every_field_names_its_link() {
+        let requests: Vec<_> = (0..18).map(|link| field_request((165, link))).collect();
+        let scopes: Vec<u32> = requests.iter().map(|field| field.scopeId).collect();
         assert_eq!(scopes, (0..18).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_field_that_was_never_filled_is_no_zero() {
+    fn an_unfilled_field_is_not_zero() {
         assert_eq!(field_value(&field_request((165, 3))), Err(NvmlCallError::Refused(999)));
     }
 
     #[test]
-    fn a_field_is_read_as_the_type_it_says() {
+    fn a_field_is_read_as_its_declared_type() {
         let filled = |kind, value| {
             let mut field = field_request((164, 0));
             field.nvmlReturn = 0;

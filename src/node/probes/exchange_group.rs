@@ -29,14 +29,14 @@ pub struct ExchangeGroup {
     members: Vec<ExchangeMember>,
     /// Number of the current exchange, from 0.
     number: u64,
-    /// The latest time passed in.
+    /// The latest time that a caller passed in.
     last_event: Duration,
 }
 
 #[derive(Clone, Debug)]
 struct ExchangeMember {
     name: String,
-    /// Why it does not participate any more.
+    /// Why the member no longer participates; `None` while it does.
     gone: Option<String>,
     pending: Option<PendingAsk>,
 }
@@ -83,11 +83,11 @@ impl ExchangeGroup {
     ) -> Vec<(usize, ExchangeReply)> {
         self.last_event = self.last_event.max(now);
         let (number, largest) = (self.number, self.largest_share());
-        let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
+        let Some(sender) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
             return Vec::new();
         };
         let bytes = json_bytes(&ask.value);
-        let wrong = if who.pending.is_some() {
+        let wrong = if sender.pending.is_some() {
             Some(format!("asked for exchange {} while waiting for {number}", ask.number))
         } else if ask.number != number {
             Some(format!("asked for exchange {}, but {number} is the next", ask.number))
@@ -100,7 +100,7 @@ impl ExchangeGroup {
             return self.remove(member, &why);
         }
         let until = now.saturating_add(wait_limit(ask.within_s));
-        who.pending = Some(PendingAsk { value: ask.value, asked_at: now, deadline: until });
+        sender.pending = Some(PendingAsk { value: ask.value, asked_at: now, deadline: until });
         self.complete_exchange()
     }
 
@@ -108,11 +108,11 @@ impl ExchangeGroup {
     pub fn remove(&mut self, member: usize, why: &str) -> Vec<(usize, ExchangeReply)> {
         // The reasons of all members must fit into the line too.
         let longest = MAX_REASON_CHARS.min(LONGEST_LINE / 8 / self.members.len().max(1));
-        let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
+        let Some(leaver) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
             return Vec::new();
         };
-        who.gone = Some(why.chars().take(longest).collect());
-        who.pending = None;
+        leaver.gone = Some(why.chars().take(longest).collect());
+        leaver.pending = None;
         self.complete_exchange()
     }
 
@@ -140,7 +140,7 @@ impl ExchangeGroup {
         ExchangeTimeout { gone, answers: self.complete_exchange() }
     }
 
-    /// Why this member does not participate any more.
+    /// Why this member no longer participates.
     pub fn gone_reason(&self, member: usize) -> Option<&str> {
         self.members.get(member).and_then(|it| it.gone.as_deref())
     }
@@ -210,7 +210,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn board(members: usize) -> ExchangeGroup {
+    fn group(members: usize) -> ExchangeGroup {
         ExchangeGroup::new((0..members).map(|at| format!("n{at}")).collect())
     }
 
@@ -219,53 +219,57 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_answered_when_the_last_has_asked() {
-        let mut board = board(3);
-        assert_eq!(board.ask(2, ask(0, "c", 5.0), SECOND), []);
-        assert_eq!(board.next_deadline(), Some(SECOND * 6));
-        assert_eq!(board.ask(0, ask(0, "a", 2.0), SECOND * 2), []);
-        assert_eq!(board.next_deadline(), Some(SECOND * 4), "whoever has waited long enough first");
-        let answers = board.ask(1, ask(0, "b", 5.0), SECOND * 3);
-        let who: Vec<usize> = answers.iter().map(|(who, _)| *who).collect();
-        assert_eq!(who, [0, 1, 2]);
-        for (who, answer) in &answers {
-            assert_eq!((answer.me, answer.number), (*who, 0));
+    fn every_member_is_answered_when_the_last_one_asks() {
+        let mut group = group(3);
+        assert_eq!(group.ask(2, ask(0, "c", 5.0), SECOND), []);
+        assert_eq!(group.next_deadline(), Some(SECOND * 6));
+        assert_eq!(group.ask(0, ask(0, "a", 2.0), SECOND * 2), []);
+        assert_eq!(group.next_deadline(), Some(SECOND * 4), "the earliest deadline counts");
+        let answers = group.ask(1, ask(0, "b", 5.0), SECOND * 3);
+        let receivers: Vec<usize> = answers.iter().map(|(member, _)| *member).collect();
+        assert_eq!(receivers, [0, 1, 2]);
+        for (member, answer) in &answers {
+            assert_eq!((answer.me, answer.number), (*member, 0));
             assert!((answer.waited_s - 2.0).abs() < 1e-9, "{}", answer.waited_s);
             let given: Vec<_> = answer.shares.iter().map(|share| share.value.clone()).collect();
             assert_eq!(given, ["a", "b", "c"].map(|it| Some(Value::from(it))));
         }
-        assert_eq!(board.next_deadline(), None);
-        assert_eq!(board.ask(0, ask(1, Value::Null, 5.0), SECOND * 4), []);
-        assert!(board.gone_reason(0).is_none() && board.present_count() == 3);
+        assert_eq!(group.next_deadline(), None);
+        assert_eq!(group.ask(0, ask(1, Value::Null, 5.0), SECOND * 4), []);
+        assert!(group.gone_reason(0).is_none() && group.present_count() == 3);
     }
 
     #[test]
-    fn who_leaves_is_named_with_the_reason_and_the_others_go_on() {
-        let mut board = board(3);
-        board.ask(0, ask(0, 1, 5.0), SECOND);
-        board.ask(1, ask(0, 2, 5.0), SECOND);
-        assert_eq!(board.remove(1, "killed"), [], "the third is waited for");
-        let answers = board.ask(2, ask(0, 3, 5.0), SECOND);
+    fn a_lost_member_is_reported_with_its_reason_and_the_others_continue() {
+        let mut group = group(3);
+        group.ask(0, ask(0, 1, 5.0), SECOND);
+        group.ask(1, ask(0, 2, 5.0), SECOND);
+        assert_eq!(group.remove(1, "killed"), [], "the third is waited for");
+        let answers = group.ask(2, ask(0, 3, 5.0), SECOND);
         assert_eq!(answers.len(), 2);
         let share = &answers[0].1.shares[1];
         assert_eq!((share.value.clone(), share.gone.as_deref()), (None, Some("killed")));
-        assert_eq!(board.ask(1, ask(1, 2, 5.0), SECOND), [], "nobody hears it any more");
-        assert_eq!(board.remove(1, "again"), []);
-        assert_eq!(board.gone_reason(1), Some("killed"));
-        board.ask(0, ask(1, 1, 5.0), SECOND);
-        let answers = board.remove(2, "left");
-        assert_eq!(answers.len(), 1, "the last alone has nobody to wait for");
+        assert_eq!(
+            group.ask(1, ask(1, 2, 5.0), SECOND),
+            [],
+            "requests of a lost member are ignored"
+        );
+        assert_eq!(group.remove(1, "again"), []);
+        assert_eq!(group.gone_reason(1), Some("killed"));
+        group.ask(0, ask(1, 1, 5.0), SECOND);
+        let answers = group.remove(2, "left");
+        assert_eq!(answers.len(), 1, "the only remaining member waits for no other");
         assert_eq!(answers[0].1.shares[2].gone.as_deref(), Some("left"));
     }
 
     #[test]
-    fn who_does_not_come_in_time_is_gone_and_those_who_wait_go_on() {
-        let mut board = board(3);
-        assert_eq!(board.expire(SECOND * 100), ExchangeTimeout::default(), "nobody waits");
-        board.ask(0, ask(0, 1, 5.0), SECOND);
-        board.ask(2, ask(0, 1, 50.0), SECOND * 2);
-        assert_eq!(board.expire(SECOND * 5), ExchangeTimeout::default());
-        let late = board.expire(SECOND * 6);
+    fn a_member_that_misses_the_deadline_is_lost_and_the_waiting_ones_continue() {
+        let mut group = group(3);
+        assert_eq!(group.expire(SECOND * 100), ExchangeTimeout::default(), "no member waits");
+        group.ask(0, ask(0, 1, 5.0), SECOND);
+        group.ask(2, ask(0, 1, 50.0), SECOND * 2);
+        assert_eq!(group.expire(SECOND * 5), ExchangeTimeout::default());
+        let late = group.expire(SECOND * 6);
         assert_eq!(late.gone, [1]);
         assert_eq!(late.answers.len(), 2);
         let why = late.answers[0].1.shares[1].gone.as_deref();
@@ -273,35 +277,35 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_wrongly_is_gone_and_nobody_else() {
+    fn an_invalid_request_excludes_only_its_sender() {
         let large = "x".repeat(LARGEST_SHARE);
-        for (wrong, says) in [
+        for (request, reason) in [
             (ask(7, 1, 5.0), "asked for exchange 7, but 0 is the next"),
             (ask(0, large, 5.0), "sent 262146 bytes to exchange 0, but 262144 are allowed"),
         ] {
-            let mut board = board(2);
-            board.ask(0, ask(0, 1, 5.0), SECOND);
-            let answers = board.ask(1, wrong, SECOND);
-            assert_eq!(board.gone_reason(1), Some(says));
+            let mut group = group(2);
+            group.ask(0, ask(0, 1, 5.0), SECOND);
+            let answers = group.ask(1, request, SECOND);
+            assert_eq!(group.gone_reason(1), Some(reason));
             assert_eq!(answers.len(), 1);
         }
-        let mut board = board(2);
-        board.ask(0, ask(0, 1, 5.0), SECOND);
-        board.ask(0, ask(1, 1, 5.0), SECOND);
-        assert_eq!(board.gone_reason(0), Some("asked for exchange 1 while waiting for 0"));
-        assert_eq!(board.ask(1, ask(0, 1, f64::NAN), SECOND).len(), 1);
-        assert_eq!(board.ask(9, ask(1, 1, 5.0), SECOND), []);
+        let mut group = group(2);
+        group.ask(0, ask(0, 1, 5.0), SECOND);
+        group.ask(0, ask(1, 1, 5.0), SECOND);
+        assert_eq!(group.gone_reason(0), Some("asked for exchange 1 while waiting for 0"));
+        assert_eq!(group.ask(1, ask(0, 1, f64::NAN), SECOND).len(), 1);
+        assert_eq!(group.ask(9, ask(1, 1, 5.0), SECOND), []);
         assert_eq!(ExchangeGroup::new(Vec::new()).expire(SECOND), ExchangeTimeout::default());
     }
 
     #[test]
-    fn what_all_give_together_fits_into_a_line() {
+    fn the_largest_shares_of_all_members_fit_into_one_line() {
         for members in [1, 2, 18, 144] {
-            let mut board = board(members);
-            let value = "x".repeat(board.largest_share() - 2);
+            let mut group = group(members);
+            let value = "x".repeat(group.largest_share() - 2);
             let mut answers = Vec::new();
             for at in 0..members {
-                answers = board.ask(at, ask(0, value.as_str(), 5.0), SECOND);
+                answers = group.ask(at, ask(0, value.as_str(), 5.0), SECOND);
             }
             let (_, answer) = answers.pop().expect("the last has asked");
             let line = serde_json::to_vec(&answer).expect("plain data");
@@ -310,24 +314,23 @@ mod tests {
     }
 
     #[test]
-    fn the_reasons_of_many_fit_into_a_line_too() {
+    fn the_reasons_of_many_lost_members_fit_into_one_line() {
         let members = 1_000;
-        let mut board = board(members);
+        let mut group = group(members);
         let why = "\u{1F622}".repeat(400);
         for at in 1..members {
-            board.remove(at, &why);
+            group.remove(at, &why);
         }
-        let answers = board.ask(0, ask(0, 1, 5.0), SECOND);
+        let answers = group.ask(0, ask(0, 1, 5.0), SECOND);
         let line = serde_json::to_vec(&answers[0].1).expect("plain data");
         assert!(line.len() + 100 < LONGEST_LINE, "{}", line.len());
     }
 
-    /// An event of a group.
     #[derive(Clone, Debug)]
     enum ExchangeEvent {
         /// A request for the exchange this far from the next.
         Asks {
-            who: usize,
+            member: usize,
             off: u64,
             value: u64,
             within_s: f64,
@@ -341,7 +344,9 @@ mod tests {
     fn event() -> impl Strategy<Value = ExchangeEvent> {
         let asks = (0..5usize, prop_oneof![9 => Just(0u64), 1 => 1..3u64], 0..9u64, 0.0..9.0f64);
         prop_oneof![
-            8 => asks.prop_map(|(who, off, value, within_s)| ExchangeEvent::Asks { who, off, value, within_s }),
+            8 => asks.prop_map(|(member, off, value, within_s)| {
+                ExchangeEvent::Asks { member, off, value, within_s }
+            }),
             1 => (0..5usize).prop_map(ExchangeEvent::Leaves),
             2 => (0..4000u64).prop_map(ExchangeEvent::Passes),
             2 => Just(ExchangeEvent::Looks),
@@ -350,31 +355,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happens_all_who_are_left_get_the_same_and_nobody_waits_for_ever(
+        fn all_remaining_members_get_the_same_answer_and_none_waits_forever(
             members in 1..5usize,
             events in proptest::collection::vec(event(), 0..60),
         ) {
-            let mut board = board(members);
+            let mut group = group(members);
             let (mut now, mut next) = (Duration::ZERO, 0);
             for event in events {
                 let answers = match event {
-                    ExchangeEvent::Asks { who, off, value, within_s } => {
-                        board.ask(who, ask(next + off, value, within_s), now)
+                    ExchangeEvent::Asks { member, off, value, within_s } => {
+                        group.ask(member, ask(next + off, value, within_s), now)
                     }
-                    ExchangeEvent::Leaves(who) => board.remove(who, "left"),
+                    ExchangeEvent::Leaves(member) => group.remove(member, "left"),
                     ExchangeEvent::Passes(ms) => {
                         now += Duration::from_millis(ms);
                         Vec::new()
                     }
-                    ExchangeEvent::Looks => board.expire(now).answers,
+                    ExchangeEvent::Looks => group.expire(now).answers,
                 };
-                let present: Vec<usize> = (0..members).filter(|it| board.gone_reason(*it).is_none()).collect();
+                let present: Vec<usize> = (0..members).filter(|it| group.gone_reason(*it).is_none()).collect();
                 if let Some((_, first)) = answers.first() {
-                    let who: Vec<usize> = answers.iter().map(|(who, _)| *who).collect();
-                    prop_assert_eq!(&who, &present, "all who are left are answered at once");
+                    let receivers: Vec<usize> = answers.iter().map(|(member, _)| *member).collect();
+                    prop_assert_eq!(&receivers, &present, "all remaining members are answered");
                     prop_assert_eq!(first.number, next);
-                    for (who, answer) in &answers {
-                        prop_assert_eq!(answer.me, *who);
+                    for (member, answer) in &answers {
+                        prop_assert_eq!(answer.me, *member);
                         prop_assert_eq!(&answer.shares, &first.shares);
                     }
                     for (at, share) in first.shares.iter().enumerate() {
@@ -385,10 +390,10 @@ mod tests {
                 }
             }
             // A waiting member is answered by its deadline.
-            if let Some(due) = board.next_deadline() {
-                let late = board.expire(due);
+            if let Some(due) = group.next_deadline() {
+                let late = group.expire(due);
                 prop_assert!(!late.gone.is_empty() && !late.answers.is_empty());
-                prop_assert_eq!(board.next_deadline(), None);
+                prop_assert_eq!(group.next_deadline(), None);
             }
         }
     }

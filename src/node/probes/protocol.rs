@@ -23,12 +23,12 @@ pub const STEP_PREFIX: &str = "next: ";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ProbeMessage {
-    /// The driver's library.
+    /// Version of the driver's library.
     Driver {
         /// CUDA version of the driver, `13.0`.
         cuda: String,
     },
-    /// The NCCL library.
+    /// Version and path of the NCCL library.
     Nccl {
         /// Its version, `2.28.3`.
         version: String,
@@ -41,9 +41,9 @@ pub enum ProbeMessage {
     Rank(ProbedRank),
     /// A test of this shape begins; every participating process reports the same one.
     Test(ProbeMatrixShape),
-    /// A number of a matrix.
+    /// One value of a matrix.
     Cell(ProbeMatrixCell),
-    /// A number of a collective.
+    /// One measured point of a collective.
     Point {
         /// Name of the nccl-tests program.
         testcase: String,
@@ -67,7 +67,7 @@ pub enum ProbeMessage {
     End,
 }
 
-/// The shape of a test.
+/// Unit, rows and columns of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeMatrixShape {
     /// Name of the test in nvbandwidth.
@@ -80,7 +80,7 @@ pub struct ProbeMatrixShape {
     pub cols: Vec<String>,
 }
 
-/// A number of a test.
+/// One value of a test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeMatrixCell {
     /// Name of the test.
@@ -112,9 +112,7 @@ pub enum ExchangeError {
 /// Why a child that depends on others ends early.
 #[derive(Debug)]
 pub(crate) enum ProbeAbort {
-    /// The output is closed.
     OutputClosed(io::Error),
-    /// An exchange has no answer.
     ExchangeFailed(ExchangeError),
 }
 
@@ -140,7 +138,7 @@ pub struct ProbeEmitter<'m> {
 
 impl std::fmt::Debug for ProbeEmitter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mouth").field("exchanges", &self.exchanges).finish_non_exhaustive()
+        f.debug_struct("ProbeEmitter").field("exchanges", &self.exchanges).finish_non_exhaustive()
     }
 }
 
@@ -154,7 +152,7 @@ impl<'m> ProbeEmitter<'m> {
         Self { out, stderr, input, exchanges: 0 }
     }
 
-    /// Writes a message.
+    /// Writes one message as a JSON line, and flushes it.
     pub fn emit(&mut self, line: &ProbeMessage) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, line)?;
         self.out.write_all(b"\n")?;
@@ -162,9 +160,9 @@ impl<'m> ProbeEmitter<'m> {
     }
 
     /// Announces the next step, in case it never ends.
-    pub fn announce_step(&mut self, what: &str) {
+    pub fn announce_step(&mut self, step: &str) {
         // A closed standard error is not a reason to stop.
-        let _ = writeln!(self.stderr, "{STEP_PREFIX}{what}").and_then(|()| self.stderr.flush());
+        let _ = writeln!(self.stderr, "{STEP_PREFIX}{step}").and_then(|()| self.stderr.flush());
     }
 
     /// Sends a value and waits for the values of all others.
@@ -175,8 +173,8 @@ impl<'m> ProbeEmitter<'m> {
     ) -> Result<ExchangeReply, ExchangeError> {
         let number = self.exchanges;
         self.exchanges += 1;
-        let ask = ExchangeRequest { number, value, within_s };
-        let text = serde_json::to_string(&ask).expect("values are plain data");
+        let request = ExchangeRequest { number, value, within_s };
+        let text = serde_json::to_string(&request).expect("values are plain data");
         writeln!(self.out, "{EXCHANGE_PREFIX}{text}")
             .and_then(|()| self.out.flush())
             .map_err(ExchangeError::Failed)?;
@@ -187,8 +185,8 @@ impl<'m> ProbeEmitter<'m> {
         let answer: ExchangeReply = serde_json::from_str(&line)
             .map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
         if answer.number != number {
-            let said = format!("it has number {}, but {number} was asked", answer.number);
-            return Err(ExchangeError::Unreadable(said));
+            let mismatch = format!("it has number {}, but {number} is expected", answer.number);
+            return Err(ExchangeError::Unreadable(mismatch));
         }
         Ok(answer)
     }
@@ -212,30 +210,30 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_are_asked_for_in_order_and_the_values_come_back() {
+    fn exchanges_are_numbered_in_order_and_return_the_values() {
         let (mut out, mut progress) = (Vec::new(), Vec::new());
         let text = format!("{}{}", answer(0), answer(1));
         let mut input = text.as_bytes();
-        let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
-        mouth.emit(&ProbeMessage::End).expect("said");
-        let got = mouth.exchange(Value::from(7), 5.0).expect("answered");
+        let mut emitter = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+        emitter.emit(&ProbeMessage::End).expect("written");
+        let got = emitter.exchange(Value::from(7), 5.0).expect("answered");
         assert_eq!(got.shares[0].value, Some(Value::from(0)));
-        mouth.barrier(5.0).expect("answered");
-        assert!(matches!(mouth.barrier(5.0), Err(ExchangeError::PeerClosed)));
-        let said = String::from_utf8(out).expect("text");
-        let lines: Vec<&str> = said.lines().collect();
+        emitter.barrier(5.0).expect("answered");
+        assert!(matches!(emitter.barrier(5.0), Err(ExchangeError::PeerClosed)));
+        let written = String::from_utf8(out).expect("text");
+        let lines: Vec<&str> = written.lines().collect();
         assert_eq!(lines[0], r#"{"type":"end"}"#);
         assert_eq!(lines[1], r#"exchange {"number":0,"value":7,"within_s":5.0}"#);
         assert_eq!(lines[2], r#"exchange {"number":1,"value":null,"within_s":5.0}"#);
     }
 
     #[test]
-    fn an_answer_to_another_question_is_none() {
+    fn an_answer_with_another_number_is_an_error() {
         let (mut out, mut progress) = (Vec::new(), Vec::new());
         let text = answer(4);
         let mut input = text.as_bytes();
-        let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
-        let error = mouth.barrier(1.0).expect_err("another number");
-        assert!(error.to_string().contains("number 4, but 0 was asked"), "{error}");
+        let mut emitter = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+        let error = emitter.barrier(1.0).expect_err("another number");
+        assert!(error.to_string().contains("number 4, but 0 is expected"), "{error}");
     }
 }

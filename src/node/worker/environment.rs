@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_no_way_to_another_node() {
+    fn loopback_addresses_are_omitted() {
         for (device, addresses) in list_addresses() {
             assert_ne!(device, "lo");
             assert!(!addresses.is_empty());

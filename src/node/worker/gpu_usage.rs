@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_a_gpu_is_somebody_elses_unless_we_started_it() {
+    fn a_process_on_a_gpu_is_foreign_unless_this_worker_started_it() {
         let root = made_up(&[
             (10, "fabricgate", 1, "fabricgate node worker"),
             (11, "mpirun", 10, "mpirun"),
@@ -103,12 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn a_job_step_of_somebody_else_makes_a_node_busy() {
+    fn a_job_step_of_another_job_makes_a_node_busy() {
         let root = made_up(&[
             (5, "slurmstepd", 1, "/usr/sbin/slurmstepd infinity"),
             (10, "fabricgate", 1, "fabricgate node worker"),
         ]);
-        assert_eq!(find_job_step(root.path(), 10, None), None, "the keeper of the group is no job");
+        assert_eq!(
+            find_job_step(root.path(), 10, None),
+            None,
+            "this step only keeps the control group"
+        );
         let root = made_up(&[
             (10, "fabricgate", 1, "fabricgate node worker"),
             (30, "slurmstepd", 1, "slurmstepd: [77.0]"),
@@ -117,11 +121,11 @@ mod tests {
             find_job_step(root.path(), 10, None).as_deref(),
             Some("busy: a Slurm job step runs here (slurmstepd pid 30)")
         );
-        assert_eq!(find_job_step(root.path(), 10, Some("77")), None, "our own job");
+        assert_eq!(find_job_step(root.path(), 10, Some("77")), None, "the worker's job");
     }
 
     #[test]
-    fn the_steps_of_the_job_that_runs_us_are_our_own() {
+    fn steps_of_the_job_of_this_worker_are_not_foreign() {
         let mut processes = vec![
             (29, "slurmstepd", 1, "slurmstepd: [77.extern]"),
             (30, "slurmstepd", 1, "slurmstepd: [77.0]"),

@@ -1,4 +1,4 @@
-//! The worker: runs probes on its node for a coordinator that talks to it over standard input and
+//! The worker: runs probes on its node for a coordinator that communicates over standard input and
 //! output, in the lines of `model::worker_protocol`.
 //!
 //! It lives as long as its input does and leaves no process running. It does not interpret probes
@@ -37,7 +37,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// An event of the reader thread.
 #[derive(Debug)]
 enum WorkerInput {
-    /// A line.
     Line(Vec<u8>),
     /// A line that is longer than allowed.
     TooLong,
@@ -61,21 +60,21 @@ pub async fn run_worker(
     output: impl Write + Send + 'static,
     setup: WorkerSetup,
 ) -> WorkerEnd {
-    let (heard, mut lines) = mpsc::channel(16);
-    let (say, words) = mpsc::unbounded_channel();
-    let gone = heard.clone();
-    std::thread::spawn(move || line::read_lines(BufReader::new(input), &heard));
-    let writer = tokio::task::spawn_blocking(move || line::write_lines(output, words, &gone));
+    let (event_sender, mut events) = mpsc::channel(16);
+    let (message_sender, messages) = mpsc::unbounded_channel();
+    let gone = event_sender.clone();
+    std::thread::spawn(move || line::read_lines(BufReader::new(input), &event_sender));
+    let writer = tokio::task::spawn_blocking(move || line::write_lines(output, messages, &gone));
     // This process kills the remaining groups if the worker dies.
     let groups =
         ProcessSession::start(&guard::group_guard_command(&setup.executable), &BTreeMap::new())
             .ok();
-    let (started, told) = mpsc::unbounded_channel();
-    let teller = tokio::spawn(report_groups(groups, told));
+    let (started, group_events) = mpsc::unbounded_channel();
+    let reporter = tokio::spawn(report_groups(groups, group_events));
 
-    let mut desk = OrderQueue {
+    let mut queue = OrderQueue {
         setup: Arc::new(setup),
-        output: say,
+        output: message_sender,
         groups: started,
         running: JoinSet::new(),
         stops: BTreeMap::new(),
@@ -84,8 +83,8 @@ pub async fn run_worker(
     };
     let ended = loop {
         tokio::select! {
-            heard = lines.recv() => match heard {
-                Some(WorkerInput::Line(line)) => match desk.handle_line(&line).await {
+            event = events.recv() => match event {
+                Some(WorkerInput::Line(line)) => match queue.handle_line(&line).await {
                     Ok(WorkerFlow::Continue) => {}
                     Ok(WorkerFlow::Stop) => break WorkerEnd::Dismissed,
                     Err(why) => break WorkerEnd::Fault(why),
@@ -96,16 +95,16 @@ pub async fn run_worker(
                 }
                 Some(WorkerInput::Closed) | None => break WorkerEnd::Dismissed,
             },
-            Some(ended) = desk.running.join_next() => {
+            Some(ended) = queue.running.join_next() => {
                 if let Ok(id) = ended {
-                    desk.stops.remove(&id);
-                    desk.answers.remove(&id);
+                    queue.stops.remove(&id);
+                    queue.answers.remove(&id);
                 }
             }
         }
     };
-    desk.shut_down(&ended).await;
-    let _ = teller.await;
+    queue.shut_down(&ended).await;
+    let _ = reporter.await;
     // If the reader is gone, the last lines are lost.
     let _ = timeout(FLUSH_TIMEOUT, writer).await;
     ended
@@ -119,7 +118,7 @@ enum WorkerFlow {
 struct OrderQueue {
     setup: Arc<WorkerSetup>,
     output: mpsc::UnboundedSender<WorkerMessage>,
-    /// Reports started groups to the guard, and ended ones as negative numbers.
+    /// Reports started groups to the guard, and ended groups as negative numbers.
     groups: mpsc::UnboundedSender<i32>,
     running: JoinSet<u64>,
     stops: BTreeMap<u64, watch::Sender<bool>>,
@@ -131,12 +130,12 @@ struct OrderQueue {
 impl OrderQueue {
     /// Handles one line; an error is why it is invalid.
     async fn handle_line(&mut self, line: &[u8]) -> Result<WorkerFlow, String> {
-        let told: CoordinatorMessage = serde_json::from_slice(line).map_err(|error| {
+        let message: CoordinatorMessage = serde_json::from_slice(line).map_err(|error| {
             let begins = String::from_utf8_lossy(&line[..line.len().min(60)]);
             let expected = "expected a line of JSON: hello, run, stop or bye";
             format!("{expected}; the line begins {begins:?}: {error}")
         })?;
-        match told {
+        match message {
             CoordinatorMessage::Hello { protocol, version, .. } if protocol != PROTOCOL => {
                 Err(format!(
                     "expected protocol {PROTOCOL}, but the coordinator (fabricgate {version}) uses \
@@ -184,14 +183,14 @@ impl OrderQueue {
         let (stop, stopped) = watch::channel(false);
         self.stops.insert(id, stop);
         let setup = Arc::clone(&self.setup);
-        let (say, started) = (self.output.clone(), self.groups.clone());
-        let answered = order.on_all_nodes.then(|| {
-            let (answering, answered) = order::answer_channel();
-            self.answers.insert(id, answering);
-            answered
+        let (sender, started) = (self.output.clone(), self.groups.clone());
+        let answers = order.on_all_nodes.then(|| {
+            let (answer_sender, answers) = order::answer_channel();
+            self.answers.insert(id, answer_sender);
+            answers
         });
         self.running.spawn(async move {
-            order::execute_order(order, &setup, stopped, answered, (&say, &started)).await;
+            order::execute_order(order, &setup, stopped, answers, (&sender, &started)).await;
             id
         });
         Ok(())
@@ -199,16 +198,16 @@ impl OrderQueue {
 
     /// Forwards an answer to the process that asked.
     fn forward_answer(&self, id: u64, answer: &ExchangeReply) {
-        // That process may have ended meanwhile.
-        let Some(answering) = self.answers.get(&id) else { return };
+        // The process may have ended meanwhile.
+        let Some(sender) = self.answers.get(&id) else { return };
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
         line.push(b'\n');
         let fewer = |open: usize| open.checked_sub(1);
         // An answer without a request is dropped: the process reads one line per request, and would
         // take it for the next answer.
-        let asked = answering.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
-        if asked.is_ok() {
-            let _ = answering.lines.send(line);
+        let decremented = sender.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        if decremented.is_ok() {
+            let _ = sender.lines.send(line);
         }
     }
 
@@ -223,15 +222,15 @@ impl OrderQueue {
         while self.running.join_next().await.is_some() {}
     }
 
-    fn send(&self, word: WorkerMessage) {
-        let _ = self.output.send(word);
+    fn send(&self, message: WorkerMessage) {
+        let _ = self.output.send(message);
     }
 }
 
 /// Reports process groups to the guard process.
-async fn report_groups(guard: Option<ProcessSession>, mut told: mpsc::UnboundedReceiver<i32>) {
+async fn report_groups(guard: Option<ProcessSession>, mut groups: mpsc::UnboundedReceiver<i32>) {
     let Some(mut guard) = guard else { return };
-    while let Some(group) = told.recv().await {
+    while let Some(group) = groups.recv().await {
         if guard.send(format!("{group:+}").as_bytes()).await.is_err() {
             break;
         }

@@ -58,7 +58,6 @@ pub(super) struct AnswerSender {
     pub(super) open: Arc<AtomicUsize>,
 }
 
-/// The receiving end.
 #[derive(Debug)]
 pub(super) struct AnswerReceiver {
     lines: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -77,18 +76,18 @@ pub(super) async fn execute_order(
     order: ProcessOrder,
     setup: &WorkerSetup,
     stop: watch::Receiver<bool>,
-    answered: Option<AnswerReceiver>,
-    (say, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
+    answers: Option<AnswerReceiver>,
+    (sender, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
 ) {
     let id = order.id;
-    let tell = |word| {
-        let _ = say.send(word);
+    let send_message = |message| {
+        let _ = sender.send(message);
     };
     if order.idle_gpus
         && !setup.even_if_busy
         && let Some(why) = gpu_usage::busy_reason(setup).await
     {
-        return tell(WorkerMessage::Refused { id, why });
+        return send_message(WorkerMessage::Refused { id, why });
     }
     let done = |ending| ProcessReport {
         id,
@@ -99,22 +98,22 @@ pub(super) async fn execute_order(
         load: environment::read_load(setup),
         gpus: Vec::new(),
     };
-    let ran = match run_process(&order, setup, stop, answered, (say, started)).await {
+    let ran = match run_process(&order, setup, stop, answers, (sender, started)).await {
         Ok(ran) => ran,
-        Err(ending) => return tell(WorkerMessage::Done(Box::new(done(ending)))),
+        Err(ending) => return send_message(WorkerMessage::Done(Box::new(done(ending)))),
     };
     for (stream, printed) in
         [(OutputStream::Stdout, &ran.stdout), (OutputStream::Stderr, &ran.stderr)]
     {
         for piece in printed.bytes.chunks(OUTPUT_CHUNK) {
-            tell(WorkerMessage::Output { id, stream, data: STANDARD.encode(piece) });
+            send_message(WorkerMessage::Output { id, stream, data: STANDARD.encode(piece) });
         }
     }
     let gpus = match order.idle_gpus {
         true => environment::list_gpus(setup).await,
         false => Vec::new(),
     };
-    tell(WorkerMessage::Done(Box::new(ProcessReport {
+    send_message(WorkerMessage::Done(Box::new(ProcessReport {
         duration_s: ran.duration.as_secs_f64(),
         stdout_dropped: ran.stdout.dropped,
         stderr_dropped: ran.stderr.dropped,
@@ -128,11 +127,11 @@ async fn run_process(
     order: &ProcessOrder,
     setup: &WorkerSetup,
     stop: watch::Receiver<bool>,
-    answered: Option<AnswerReceiver>,
-    (say, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
+    answers: Option<AnswerReceiver>,
+    (sender, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
 ) -> Result<FinishedProcess, ProcessEnding> {
     let own = setup.executable.display().to_string();
-    let fill = |word: &String| word.replace(placeholder::SELF, &own);
+    let fill = |argument: &String| argument.replace(placeholder::SELF, &own);
     let limit =
         if order.limit_s.is_finite() { order.limit_s.clamp(0.0, MAX_LIMIT_S) } else { MAX_LIMIT_S };
     let request = ProcessRequest {
@@ -163,22 +162,22 @@ async fn run_process(
         }
         ProcessEvent::Stdout(bytes) => {
             if let Some(port) = first.as_mut().and_then(|line| line.push(bytes)) {
-                let _ = say.send(WorkerMessage::Ready { id: order.id, port });
+                let _ = sender.send(WorkerMessage::Ready { id: order.id, port });
             }
         }
     };
-    let (words, open) = match answered {
-        Some(AnswerReceiver { lines: words, open }) => (Some(words), open),
+    let (input_lines, open) = match answers {
+        Some(AnswerReceiver { lines: input_lines, open }) => (Some(input_lines), open),
         None => (None, Arc::default()),
     };
-    let mut take = |line: &[u8]| forward_ask(line, order.id, &open, say);
-    let talk = words.map(|words| LineExchange {
+    let mut take = |line: &[u8]| forward_ask(line, order.id, &open, sender);
+    let exchange = input_lines.map(|input_lines| LineExchange {
         prefix: EXCHANGE_PREFIX,
         max_line_bytes: LONGEST_ASK,
         on_line: &mut take,
-        input: words,
+        input: input_lines,
     });
-    let running = exec::run_exchange(&request, &setting, stop, &mut seen, talk);
+    let running = exec::run_exchange(&request, &setting, stop, &mut seen, exchange);
     let ran = match at_port {
         None => running.await,
         Some(port) => {
@@ -186,7 +185,7 @@ async fn run_process(
             tokio::select! {
                 ran = &mut running => ran,
                 () = wait_for_port(setup, port, &group) => {
-                    let _ = say.send(WorkerMessage::Ready { id: order.id, port });
+                    let _ = sender.send(WorkerMessage::Ready { id: order.id, port });
                     running.await
                 }
             }
@@ -210,16 +209,16 @@ fn forward_ask(
     line: &[u8],
     id: u64,
     open: &AtomicUsize,
-    say: &mpsc::UnboundedSender<WorkerMessage>,
+    sender: &mpsc::UnboundedSender<WorkerMessage>,
 ) -> bool {
     let Ok(ask) = serde_json::from_slice::<ExchangeRequest>(line) else { return false };
-    let word = WorkerMessage::Asks { id, ask };
+    let message = WorkerMessage::Asks { id, ask };
     // Numbers can become longer when they are serialized again.
-    if serde_json::to_vec(&word).is_ok_and(|line| LONGEST_LINE <= line.len()) {
+    if serde_json::to_vec(&message).is_ok_and(|line| LONGEST_LINE <= line.len()) {
         return false;
     }
     if open.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED {
-        let _ = say.send(word);
+        let _ = sender.send(message);
     }
     true
 }
@@ -279,22 +278,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_asks_for_is_passed_on_and_a_flood_of_it_is_not() {
-        let (say, mut heard) = mpsc::unbounded_channel();
+    fn requests_are_forwarded_and_a_flood_is_not() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
         let open = AtomicUsize::new(0);
         let line = br#"{"number":3,"value":{"a":[1,null]},"within_s":2.5}"#;
         for _ in 0..10 {
-            assert!(forward_ask(line, 7, &open, &say));
+            assert!(forward_ask(line, 7, &open, &sender));
         }
-        let Ok(WorkerMessage::Asks { id: 7, ask }) = heard.try_recv() else { panic!("nothing") };
+        let Ok(WorkerMessage::Asks { id: 7, ask }) = receiver.try_recv() else { panic!("nothing") };
         assert_eq!((ask.number, ask.within_s), (3, 2.5));
-        assert!(heard.try_recv().is_ok() && heard.try_recv().is_err());
+        assert!(receiver.try_recv().is_ok() && receiver.try_recv().is_err());
         for other in [&b"{}"[..], b"not json", b"", b"{\"number\":-1}"] {
-            assert!(!forward_ask(other, 7, &open, &say));
+            assert!(!forward_ask(other, 7, &open, &sender));
         }
         let grows =
             format!("{{\"number\":0,\"value\":[{}1],\"within_s\":1}}", "1e15,".repeat(70_000));
-        assert!(grows.len() < LONGEST_ASK && !forward_ask(grows.as_bytes(), 7, &open, &say));
+        assert!(grows.len() < LONGEST_ASK && !forward_ask(grows.as_bytes(), 7, &open, &sender));
     }
 
     #[test]

@@ -82,14 +82,14 @@ mod tests {
         1: 0100007F:1452 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  0  0 41 1\n";
 
     #[test]
-    fn a_listening_socket_is_told_from_a_connected_one() {
+    fn a_listening_socket_is_distinguished_from_a_connected_one() {
         let find = |table: &str, port| {
             let mut sockets = BTreeSet::new();
             collect_listeners(table, port, &mut sockets);
             sockets.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(find(TABLE, 0x1451), ["socket:[40]"]);
-        assert!(find(TABLE, 0x1452).is_empty(), "a connection is no listener");
+        assert!(find(TABLE, 0x1452).is_empty(), "a connection is not a listener");
         assert!(find(TABLE, 0x9C40).is_empty(), "nor is its other end");
         assert!(find("", 1).is_empty());
     }

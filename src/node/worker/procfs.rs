@@ -13,7 +13,6 @@ pub(super) struct ProcfsProcess {
     pub(super) name: String,
     /// PID of its parent; 0 if it has none.
     pub(super) parent: u32,
-    /// Process group.
     pub(super) group: i32,
 }
 
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_descend_from_our_parent() {
+    fn this_process_descends_from_its_parent() {
         let proc = Path::new("/proc");
         let own = read_process(proc, std::process::id()).expect("ourselves");
         assert_eq!(own.parent, std::os::unix::process::parent_id());

@@ -102,10 +102,10 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     match parse(place, text) {
         Ok(claims) => to_report(place, &claims),
         Err(error) => {
-            let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
+            let mut report = SourceReport::new(SourceKind::ClaimsFile, place);
             let at = format!("{}:{}:{}", error.file, error.line, error.column);
-            said.push_problem(SourceProblemKind::Malformed, at, error.message);
-            said
+            report.push_problem(SourceProblemKind::Malformed, at, error.message);
+            report
         }
     }
 }
@@ -123,7 +123,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
     for domain in read.domain {
         let nodes_at = domain.nodes.span().start;
-        let per_node = domain.per_node.as_ref().is_some_and(|said| *said.get_ref());
+        let per_node = domain.per_node.as_ref().is_some_and(|per_node_key| *per_node_key.get_ref());
         let name = match (&domain.name, per_node) {
             (Some(name), false) => domains.add(name).map_err(|(o, m)| at(o, m))?,
             (None, true) => String::new(),
@@ -183,7 +183,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
 /// The claims of a file as a source report, to be compared with other sources. `place` is its
 /// name.
 pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
+    let mut report = SourceReport::new(SourceKind::ClaimsFile, place);
     for domain in &claims.domains {
         let mut group = NodeGroup::new(
             NodeGroupKind::Domain,
@@ -194,15 +194,15 @@ pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
         group.platform.clone_from(&domain.platform);
         group.gpus_per_node = domain.gpus_per_node;
         group.nic.clone_from(&domain.nic);
-        said.groups.push(group);
+        report.groups.push(group);
     }
     for leaf in &claims.leaves {
         let group =
             NodeGroup::new(NodeGroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
-        said.groups.push(group);
+        report.groups.push(group);
     }
-    said.rails.clone_from(&claims.rails);
-    said
+    report.rails.clone_from(&claims.rails);
+    report
 }
 
 /// A mistake: its offset, and the message.
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_come_in_their_order_with_all_they_say() {
+    fn domains_keep_their_order_and_all_fields() {
         let claims = parse(
             "c.toml",
             "[[domain]]\nname = \"b2\"\nnodes = \"n[03-04]\"\nplatform = \"hgx-h100\"\n\
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn per_node_makes_a_domain_of_every_node_that_is_called_as_it_is() {
+    fn per_node_makes_a_domain_of_every_node_with_its_name() {
         let text = "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n\
                     [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nper_node = false\n";
         let claims = parse("c.toml", text).expect("good");
@@ -404,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_in_a_key_is_named_with_its_place() {
-        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
-        assert!(said.starts_with("c.toml:4:1: ") && said.contains("platfrom"), "{said}");
+    fn a_typo_in_a_key_is_reported_with_its_position() {
+        let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
+        assert!(error.starts_with("c.toml:4:1: ") && error.contains("platfrom"), "{error}");
     }
 
     #[test]
-    fn contradictions_are_named_with_their_place() {
+    fn contradictions_are_reported_with_their_position() {
         let twice =
             "[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[domain]]\nname = \"a\"\nnodes = \"n2\"\n";
         assert_eq!(complaint(twice), "c.toml:5:8: domain a is already claimed on line 2");
@@ -422,13 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_host_list_is_named_down_to_its_character() {
-        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
-        assert_eq!(said, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
+    fn a_bad_host_list_is_reported_with_its_character() {
+        let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
+        assert_eq!(error, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
     }
 
     #[test]
-    fn nothing_claimed_is_an_error_and_not_an_empty_pass() {
+    fn a_file_without_claims_is_an_error() {
         assert!(complaint("").contains("no [[domain]]"));
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = []\n").contains("has no nodes"));
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = \"\"\n").contains("empty"));
@@ -439,7 +439,7 @@ mod tests {
     const NODES: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-4]\"\n";
 
     #[test]
-    fn leaves_and_rails_are_read_with_all_they_say() {
+    fn leaves_and_rails_are_read_with_all_fields() {
         let more = "gpus_per_node = 0\n[[leaf]]\nname = \"l1\"\nnodes = [\"n[1-2]\", \"n4\"]\n\
             [[rail]]\nname = \"rail0\"\ndevice = \"eth1.7\"\nnetwork = \"fd00:7::/64\"\n\
             [[rail]]\nname = \"rail1\"\nrdma = \"mlx5_0\"\n";
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_leaves_are_named_with_their_place() {
+    fn mistakes_of_leaves_are_reported_with_their_position() {
         let with = |leaves: &str| complaint(&format!("{NODES}{leaves}"));
         let leaf =
             |name: &str, nodes: &str| format!("[[leaf]]\nname = {name:?}\nnodes = {nodes}\n");
@@ -473,16 +473,16 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_rails_are_named_with_their_place() {
+    fn mistakes_of_rails_are_reported_with_their_position() {
         let with = |rails: &str| complaint(&format!("{NODES}{rails}"));
         let bare = with("[[rail]]\nname = \"r\"\n");
         assert!(bare.starts_with("c.toml:5:8: rail r: expected at least one of"), "{bare}");
         for network in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "x/8", "10.0.0.0/", "10.0.0.0/+8"] {
-            let said = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
-            assert!(said.starts_with("c.toml:6:11: network"), "{said}");
+            let error = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
+            assert!(error.starts_with("c.toml:6:11: network"), "{error}");
         }
-        let said = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
-        assert!(said.starts_with("c.toml:6:10: device"), "{said}");
+        let error = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
+        assert!(error.starts_with("c.toml:6:10: device"), "{error}");
         let rail = "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
         let twice = with(&format!("{rail}{rail}"));
         assert_eq!(twice, "c.toml:8:8: rail r is already claimed on line 5");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_stops_anywhere_is_read_or_refused_at_a_place() {
+    fn a_truncated_file_is_read_or_rejected_with_a_position() {
         let text = format!(
             "{NODES}[[leaf]]\nname = \"l\"\nnodes = [\"n[1-2]\"]\n\
              [[rail]]\nname = \"r\"\nnetwork = \"10.0.0.0/8\"\nrdma = \"mlx5_0\"\n"

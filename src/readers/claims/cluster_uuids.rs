@@ -15,7 +15,6 @@ use model::source_report::{
 
 /// The kinds of lines in such a text.
 enum ClusterUuidLine<'t> {
-    /// A node and its UUID.
     NodeWithUuid(&'t str, &'t str),
     /// A node that answered; its answer follows on the next lines.
     Node(&'t str),
@@ -25,7 +24,6 @@ enum ClusterUuidLine<'t> {
     Uuid(&'t str),
     /// A node without a UUID; without its name, the node that answered last.
     NoUuid(Option<&'t str>),
-    /// Any other line.
     Other,
 }
 
@@ -46,48 +44,48 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses such a text. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::NodeFacts, place);
+    let mut report = SourceReport::new(SourceKind::NodeFacts, place);
     let mut groups: BTreeMap<String, NodeGroup> = BTreeMap::new();
     let mut without: BTreeSet<NodeName> = BTreeSet::new();
-    let mut asked: Option<&str> = None;
+    let mut answering_node: Option<&str> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         let at = format!("{place}:{}", number + 1);
         let (node, uuid) = match parse_line(line) {
             ClusterUuidLine::NodeWithUuid(node, uuid) => (node, uuid),
             ClusterUuidLine::Node(node) => {
-                asked = Some(node);
+                answering_node = Some(node);
                 continue;
             }
             ClusterUuidLine::NoAnswer(node) => {
                 let message = format!("{node} did not answer");
-                said.push_problem(SourceProblemKind::Incomplete, at, message);
-                asked = None;
+                report.push_problem(SourceProblemKind::Incomplete, at, message);
+                answering_node = None;
                 continue;
             }
             // One per GPU: tools use that of the first GPU.
-            ClusterUuidLine::Uuid(uuid) => match asked.take() {
+            ClusterUuidLine::Uuid(uuid) => match answering_node.take() {
                 Some(node) => (node, uuid),
                 None => continue,
             },
             ClusterUuidLine::NoUuid(node) => {
-                without.extend(node.or_else(|| asked.take()).map(NodeName::from));
+                without.extend(node.or_else(|| answering_node.take()).map(NodeName::from));
                 continue;
             }
             ClusterUuidLine::Other => continue,
         };
         let (node, uuid) = (NodeName::from(node), uuid.to_lowercase());
-        let known = said.node_mut(&node).fabric.first().and_then(|f| f.cluster_uuid.clone());
+        let known = report.node_mut(&node).fabric.first().and_then(|f| f.cluster_uuid.clone());
         match known {
             Some(known) if known != uuid => {
                 let message = format!("{node} has two ClusterUUIDs, {known} and {uuid}");
-                said.push_problem(SourceProblemKind::Contradictory, at, message);
+                report.push_problem(SourceProblemKind::Contradictory, at, message);
                 continue;
             }
             Some(_) => continue,
             None => {}
         }
-        said.node_mut(&node).fabric.push(FabricReport {
+        report.node_mut(&node).fabric.push(FabricReport {
             cluster_uuid: Some(uuid.clone()),
             basis: Some(ClaimBasis::Reported),
             at: Some(at.clone()),
@@ -105,13 +103,13 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         });
         group.nodes.push(node);
     }
-    said.groups = groups.into_values().collect();
-    said.notes.push("ClusterUUIDs without CliqueIds: one may span several domains".to_owned());
+    report.groups = groups.into_values().collect();
+    report.notes.push("ClusterUUIDs without CliqueIds: one may span several domains".to_owned());
     if !without.is_empty() {
         let names = hostlist::fold(without.iter().map(NodeName::as_str));
-        said.notes.push(format!("no ClusterUUID, so no multi-node fabric: {names}"));
+        report.notes.push(format!("no ClusterUUID, so no multi-node fabric: {names}"));
     }
-    said
+    report
 }
 
 /// The text that nvidia-smi prints without a fabric.
@@ -171,12 +169,12 @@ mod tests {
     fn nodes_of_one_uuid_are_one_group() {
         let text = format!("n1: {A}\nn2: {A}\nn3: {B}\n");
         assert!(recognises(&text));
-        let said = read("map", &text);
-        let [first, second] = &said.groups[..] else { panic!("{said:?}") };
+        let report = read("map", &text);
+        let [first, second] = &report.groups[..] else { panic!("{report:?}") };
         assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
         assert_eq!(second.name, B.to_lowercase());
         assert_eq!(first.basis, ClaimBasis::Reported);
-        assert_eq!(said.nodes.len(), 3);
+        assert_eq!(report.nodes.len(), 3);
     }
 
     #[test]
@@ -185,33 +183,33 @@ mod tests {
             "[1] 10:00:00 [SUCCESS] n1\n{A}\n{A}\n[2] 10:00:09 [FAILURE] n2 Exited with error code 255\n"
         );
         assert!(recognises(&text));
-        let said = read("map", &text);
-        assert_eq!(said.groups[0].nodes, [NodeName::from("n1")]);
-        assert_eq!(said.problems[0].to_string(), "map:4: n2 did not answer");
+        let report = read("map", &text);
+        assert_eq!(report.groups[0].nodes, [NodeName::from("n1")]);
+        assert_eq!(report.problems[0].to_string(), "map:4: n2 did not answer");
     }
 
     #[test]
     fn a_node_with_two_uuids_contradicts_itself() {
-        let said = read("map", &format!("n1: {A}\nn1: {B}\n"));
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
-        assert_eq!(said.groups[0].nodes.len(), 1);
+        let report = read("map", &format!("n1: {A}\nn1: {B}\n"));
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
+        assert_eq!(report.groups[0].nodes.len(), 1);
     }
 
     #[test]
-    fn zeros_and_nothing_are_no_fabric_that_nodes_share() {
+    fn zero_and_missing_uuids_are_not_a_shared_fabric() {
         let zero = "00000000-0000-0000-0000-000000000000";
         let text = format!("n1: {zero}\nn2: {zero}\nn3: N/A\nn4: {A}\n");
         assert!(recognises(&text));
-        let said = read("map", &text);
-        let [only] = &said.groups[..] else { panic!("{said:?}") };
+        let report = read("map", &text);
+        let [only] = &report.groups[..] else { panic!("{report:?}") };
         assert_eq!(only.nodes, [NodeName::from("n4")]);
         let note = "no ClusterUUID, so no multi-node fabric: n[1-3]".to_owned();
-        assert!(said.notes.contains(&note), "{said:?}");
+        assert!(report.notes.contains(&note), "{report:?}");
         assert!(!recognises("n1: N/A\nn2: N/A\n"));
     }
 
     #[test]
-    fn other_text_is_not_taken_for_it() {
+    fn other_text_is_not_recognised() {
         for text in ["", "n1: x\n", "dear diary\n", "n1: 1234\n", "key: value\nother: thing\n"] {
             assert!(!recognises(text), "{text:?}");
         }

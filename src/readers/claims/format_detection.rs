@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use model::source_report::SourceKind;
 
-    /// One text of every kind, each as short as people have them.
+    /// One text of every kind, each as short as real ones can be.
     const TEXTS: &[(SourceKind, &str)] = &[
         (SourceKind::ClaimsFile, "[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n"),
         (SourceKind::SlurmTopologyYaml, "- topology: t\n  cluster_default: true\n  flat: true\n"),
@@ -120,12 +120,12 @@ mod tests {
     ];
 
     #[test]
-    fn every_text_is_read_as_what_it_is() {
+    fn every_text_is_read_in_its_format() {
         for (kind, text) in TEXTS {
             let mut include = |name: &str| Err(format!("{name}: not here"));
-            let said = read_text("x", text, &mut include);
-            let [said] = &said[..] else { panic!("{kind:?}: {said:?}") };
-            assert_eq!(said.source.kind, *kind, "{text}");
+            let report = read_text("x", text, &mut include);
+            let [report] = &report[..] else { panic!("{kind:?}: {report:?}") };
+            assert_eq!(report.source.kind, *kind, "{text}");
         }
     }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nothing_is_read_by_nobody() {
+    fn unknown_text_is_not_read() {
         for text in ["", "dear diary\n", "{}", "[]", "<html></html>", "a,b\n1,2\n", "key: value\n"]
         {
             let mut include = |_: &str| Err(String::new());

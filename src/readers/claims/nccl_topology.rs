@@ -41,9 +41,9 @@ pub fn read(place: &str, text: &str) -> SourceReport {
 
 /// Parses the topology of this node, or of an unnamed node.
 pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::NcclTopology, place);
-    if !check_text_size(&mut said, text) {
-        return said;
+    let mut report = SourceReport::new(SourceKind::NcclTopology, place);
+    if !check_text_size(&mut report, text) {
+        return report;
     }
     let text = text.trim_start_matches('\u{feff}');
     // No DTD, so entities cannot expand; the limit counts elements, not depth.
@@ -53,19 +53,19 @@ pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> Source
         Err(error) => {
             let (line, column) = error_position(text, &error);
             let at = format!("{place}:{line}:{column}");
-            push_problem(&mut said, SourceProblemKind::Malformed, at, first_line(&error));
-            return said;
+            push_problem(&mut report, SourceProblemKind::Malformed, at, first_line(&error));
+            return report;
         }
     };
     let root = document.root_element();
-    let mut file = NcclTopologyReader { report: &mut said, lines: LineIndex::new(text) };
+    let mut file = NcclTopologyReader { report: &mut report, lines: LineIndex::new(text) };
     if !root.has_tag_name("system") {
         let message = format!(
             "<{}>, expected <system> as NCCL_TOPO_DUMP_FILE writes it",
             sanitize_text(root.tag_name().name())
         );
         file.push_problem(&root, SourceProblemKind::Unsupported, message);
-        return said;
+        return report;
     }
     if root.attribute("version").is_some_and(|version| version != "1") {
         let message = format!(
@@ -75,8 +75,8 @@ pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> Source
         file.push_problem(&root, SourceProblemKind::Unsupported, message);
     }
     let hosts = read_hosts(&mut file, &root);
-    add_claims(&mut said, node, &hosts);
-    said
+    add_claims(&mut report, node, &hosts);
+    report
 }
 
 /// Line and column of an error. For a truncated text the parser reports the beginning, which is
@@ -249,21 +249,21 @@ fn format_links_per_gpu(links: &BTreeMap<u32, u32>) -> String {
 
 /// Adds the claims of the file.
 fn add_claims(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     node: Option<&NodeName>,
     hosts: &BTreeMap<String, NcclTopologyHost>,
 ) {
     let gpus: usize = hosts.values().map(|host| host.links.len()).sum();
     let all: BTreeMap<u32, u32> =
         (0..).zip(hosts.values().flat_map(|host| host.links.values().copied())).collect();
-    said.settings.insert("gpus".to_owned(), gpus.to_string());
-    said.settings.insert("hosts".to_owned(), hosts.len().to_string());
+    report.settings.insert("gpus".to_owned(), gpus.to_string());
+    report.settings.insert("hosts".to_owned(), hosts.len().to_string());
     for (hash, host) in hosts {
         let counts: BTreeSet<u32> = host.links.values().copied().collect();
         if 1 < counts.len() {
             let of = if hash.is_empty() { String::new() } else { format!(" of host {hash}") };
             push_note(
-                said,
+                report,
                 format!("GPUs{of} differ in NVLinks: {}", format_links_per_gpu(&host.links)),
             );
         }
@@ -274,13 +274,13 @@ fn add_claims(
         } else {
             format_links_per_gpu(&all)
         };
-        said.settings.insert("nvlinks per GPU".to_owned(), links);
+        report.settings.insert("nvlinks per GPU".to_owned(), links);
     }
     match (hosts.len(), node) {
         (0, _) => {}
         (1, Some(node)) => {
             let Some(host) = hosts.values().next() else { return };
-            let entry = said.node_mut(node);
+            let entry = report.node_mut(node);
             entry.gpus = u32::try_from(host.links.len()).ok().filter(|gpus| 0 < *gpus);
             entry.nics.clone_from(&host.nics);
             entry.marks.clone_from(&host.marks);
@@ -295,19 +295,24 @@ fn add_claims(
         (1, None) => {
             let message = "the topology of one node, without its name; expected the file under \
                            nodes/NODE/";
-            push_problem(said, SourceProblemKind::Incomplete, said.source.place.clone(), message);
+            push_problem(
+                report,
+                SourceProblemKind::Incomplete,
+                report.source.place.clone(),
+                message,
+            );
         }
         (count, _) => {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "the trees of {count} hosts are fused; the file identifies hosts by a hash, not \
                 by name"
             ));
-            said.beliefs.push(JobAssumption {
+            report.beliefs.push(JobAssumption {
                 who: "NCCL topology".to_owned(),
                 ranks_per_domain: u32::try_from(gpus).ok().filter(|gpus| 0 < *gpus),
                 multi_node_nvlink: Some(true),
                 nodes: Vec::new(),
-                at: Some(said.source.place.clone()),
+                at: Some(report.source.place.clone()),
                 says: format!("the trees of {count} hosts with {gpus} GPUs are fused into one"),
             });
         }
@@ -340,19 +345,19 @@ mod tests {
         format!("<system version=\"1\">\n{cpus}</system>\n")
     }
 
-    fn problem_lines(said: &SourceReport) -> Vec<String> {
-        said.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
+    fn problem_lines(report: &SourceReport) -> Vec<String> {
+        report.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
     }
 
     #[test]
-    fn a_topology_says_what_its_node_has() {
+    fn a_topology_lists_the_devices_of_its_node() {
         let text = topology(&["0x1f"]);
         assert!(
             recognises(&text) && recognises(&format!("<?xml version=\"1.0\"?>\n<!-- x -->{text}"))
         );
-        let said = read("run/nodes/n1/topo.xml", &text);
-        assert!(said.problems.is_empty() && said.beliefs.is_empty(), "{said:?}");
-        let node = &said.nodes[&"n1".into()];
+        let report = read("run/nodes/n1/topo.xml", &text);
+        assert!(report.problems.is_empty() && report.beliefs.is_empty(), "{report:?}");
+        let node = &report.nodes[&"n1".into()];
         assert_eq!((node.gpus, node.marks["nccl.nvlinks"].as_str()), (Some(2), "18"));
         let [first, second] = node.nics.as_slice() else { panic!("{node:?}") };
         assert_eq!((first.device.as_deref(), first.rail.as_deref()), (Some("mlx5_0"), Some("3")));
@@ -365,12 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_of_nobody_says_so_and_what_it_holds() {
-        let said = read("topo.xml", &topology(&[""]));
-        assert!(said.nodes.is_empty());
-        assert!(problem_lines(&said)[0].starts_with("Incomplete topo.xml: "), "{said:?}");
+    fn a_topology_without_a_node_is_reported_with_its_devices() {
+        let report = read("topo.xml", &topology(&[""]));
+        assert!(report.nodes.is_empty());
+        assert!(problem_lines(&report)[0].starts_with("Incomplete topo.xml: "), "{report:?}");
         assert_eq!(
-            (said.settings["gpus"].as_str(), said.settings["nvlinks per GPU"].as_str()),
+            (report.settings["gpus"].as_str(), report.settings["nvlinks per GPU"].as_str()),
             ("2", "18")
         );
         assert_eq!(read_for_node(Some(&"n2".into()), "topo.xml", &topology(&[""])).nodes.len(), 1);
@@ -378,21 +383,21 @@ mod tests {
 
     #[test]
     fn fused_trees_are_a_belief_in_multi_node_nvlink() {
-        let said = read("nodes/n1/topo.xml", &topology(&["0x1f", "0x2f"]));
-        assert!(said.nodes.is_empty() && said.problems.is_empty(), "{said:?}");
-        let [belief] = said.beliefs.as_slice() else { panic!("{said:?}") };
+        let report = read("nodes/n1/topo.xml", &topology(&["0x1f", "0x2f"]));
+        assert!(report.nodes.is_empty() && report.problems.is_empty(), "{report:?}");
+        let [belief] = report.beliefs.as_slice() else { panic!("{report:?}") };
         assert_eq!((belief.ranks_per_domain, belief.multi_node_nvlink), (Some(4), Some(true)));
     }
 
     #[test]
     fn a_missing_link_shows_in_its_gpu() {
-        let said = read("nodes/n1/t", &topology(&["1"]).replace("count=\"8\"", "count=\"7\""));
-        assert_eq!(said.nodes[&"n1".into()].marks["nccl.nvlinks"], "0:17 1:18");
-        assert_eq!(said.notes, ["GPUs of host 1 differ in NVLinks: 0:17 1:18"]);
+        let report = read("nodes/n1/t", &topology(&["1"]).replace("count=\"8\"", "count=\"7\""));
+        assert_eq!(report.nodes[&"n1".into()].marks["nccl.nvlinks"], "0:17 1:18");
+        assert_eq!(report.notes, ["GPUs of host 1 differ in NVLinks: 0:17 1:18"]);
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         let good = topology(&["1"]);
         let cut = problem_lines(&read("t", &good[..200]));
         assert!(cut[0].starts_with("Malformed t:3:"), "{cut:?}");
@@ -412,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_towers_are_refused() {
+    fn entity_bombs_and_deep_nesting_are_rejected() {
         let bomb = "<!DOCTYPE s [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;\">]>\n\
                     <system version=\"1\"><cpu x=\"&b;\"/></system>";
         assert!(

@@ -69,7 +69,7 @@ fn split_documents(text: &str) -> Vec<(usize, &str)> {
 /// Parses the facts. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut documents = Vec::new();
-    let mut said = SourceReport::new(SourceKind::NodeFacts, place);
+    let mut report = SourceReport::new(SourceKind::NodeFacts, place);
     for (start, chunk) in split_documents(text) {
         let at = |offset: usize| {
             let (line, column) = line_column(text, offset);
@@ -78,42 +78,42 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         match parse_document(chunk) {
             Ok((node, facts)) => documents.push((at(start), node, facts)),
             Err(NodeFactsReadError { kind, offset, message }) => {
-                said.push_problem(kind, at(start + offset), message);
+                report.push_problem(kind, at(start + offset), message);
             }
         }
     }
-    if documents.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Malformed, place.to_owned(), "no document found");
+    if documents.is_empty() && report.problems.is_empty() {
+        report.push_problem(SourceProblemKind::Malformed, place.to_owned(), "no document found");
     }
     for (at, node, facts) in documents {
         let node = node.or_else(|| facts.hostname.clone()).map(|name| sanitize_text(&name));
         let Some(node) = node.filter(|name| !name.is_empty()) else {
             let message = "the document names neither a node nor a host, so its node is unknown";
-            said.push_problem(SourceProblemKind::Incomplete, at, message);
+            report.push_problem(SourceProblemKind::Incomplete, at, message);
             continue;
         };
-        add_node(&mut said, &at, &NodeName::from(node), &facts);
+        add_node(&mut report, &at, &NodeName::from(node), &facts);
     }
-    add_clique_groups(&mut said);
-    said
+    add_clique_groups(&mut report);
+    report
 }
 
 /// Adds the facts of one node under the name that the collector used for it.
-pub fn add_node(said: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) {
-    if said.nodes.contains_key(node) {
+pub fn add_node(report: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) {
+    if report.nodes.contains_key(node) {
         let message = format!("{node} occurs twice; the first is used");
-        said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
+        report.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         return;
     }
-    let of = node_report(said, at, node, facts);
-    said.nodes.insert(node.clone(), of);
+    let of = node_report(report, at, node, facts);
+    report.nodes.insert(node.clone(), of);
 }
 
 /// Groups the nodes whose GPUs agree on a clique.
-pub fn add_clique_groups(said: &mut SourceReport) {
+pub fn add_clique_groups(report: &mut SourceReport) {
     let mut cliques: BTreeMap<String, Vec<(NodeName, Option<u32>)>> = BTreeMap::new();
     let mut troubles = Vec::new();
-    for (node, of) in &said.nodes {
+    for (node, of) in &report.nodes {
         match node_clique(of) {
             NodeClique::None => {}
             NodeClique::One(name) => cliques.entry(name).or_default().push((node.clone(), of.gpus)),
@@ -131,7 +131,7 @@ pub fn add_clique_groups(said: &mut SourceReport) {
         }
     }
     for (kind, message) in troubles {
-        said.push_problem(kind, None, message);
+        report.push_problem(kind, None, message);
     }
     for (name, members) in cliques {
         let counts: Vec<Option<u32>> = members.iter().map(|(_, gpus)| *gpus).collect();
@@ -141,7 +141,7 @@ pub fn add_clique_groups(said: &mut SourceReport) {
         group.gpus_per_node = counts.first().copied().flatten().filter(|_| alike);
         group.basis = ClaimBasis::Reported;
         group.at = Some("the driver's fabric information".to_owned());
-        said.groups.push(group);
+        report.groups.push(group);
     }
 }
 
@@ -167,18 +167,19 @@ fn node_clique(of: &NodeReport) -> NodeClique {
             None => without.push((gpu, fabric.state.clone().unwrap_or_default())),
         }
     }
-    let silent = usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
+    let unreported =
+        usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
     let mut all = by_clique.iter();
     match (all.next(), all.next()) {
         (None, _) => NodeClique::None,
-        (Some((name, _)), None) if without.is_empty() && silent == 0 => {
+        (Some((name, _)), None) if without.is_empty() && unreported == 0 => {
             NodeClique::One(name.clone())
         }
         (Some((name, _)), None) => {
             let mut others: Vec<String> =
                 without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
-            if 0 < silent {
-                others.push(format!("{silent} do not report it"));
+            if 0 < unreported {
+                others.push(format!("{unreported} do not report it"));
             }
             NodeClique::Partly { name: name.clone(), others: others.join(", ") }
         }
@@ -191,7 +192,7 @@ fn node_clique(of: &NodeReport) -> NodeClique {
 }
 
 fn node_report(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     at: &str,
     node: &NodeName,
     facts: &NodeFacts,
@@ -215,15 +216,15 @@ fn node_report(
         let why = facts.missing.iter().find(|missing| missing.what == "GPUs");
         let why = why.map_or("no reason is given", |missing| missing.why.as_str());
         let message = format!("the GPUs of {node} are unknown: {}", sanitize_text(why));
-        said.push_problem(SourceProblemKind::Incomplete, at.to_owned(), message);
+        report.push_problem(SourceProblemKind::Incomplete, at.to_owned(), message);
     }
     let host = facts.hostname.as_deref().map(sanitize_text);
     of.aliases = host.into_iter().filter(|host| host != node.as_str()).collect();
     let mut agreed = |what: &str, of: &dyn Fn(&GpuFacts) -> Option<String>| {
         let (value, disagreement) = find_agreement(gpus, of);
-        if let Some(who) = disagreement {
-            let message = format!("the GPUs of {node} disagree on {what}: {who}");
-            said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
+        if let Some(values) = disagreement {
+            let message = format!("the GPUs of {node} disagree on {what}: {values}");
+            report.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         }
         value
     };
@@ -305,7 +306,6 @@ fn nic_report(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicReport {
     }
 }
 
-/// Why a document is unreadable.
 struct NodeFactsReadError {
     kind: SourceProblemKind,
     /// Offset within the document.

@@ -58,99 +58,99 @@ fn line(name: &str, facts: NodeFacts) -> String {
     format!("{}\n", serde_json::to_string(&line).expect("json"))
 }
 
-fn messages(said: &SourceReport) -> Vec<String> {
-    said.problems.iter().map(ToString::to_string).collect()
+fn messages(report: &SourceReport) -> Vec<String> {
+    report.problems.iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn one_document_is_one_node_and_its_clique() {
     let text = pretty(&rack("n1", [7; 4]));
     assert!(recognises(&text));
-    let said = read("n1.json", &text);
-    assert_eq!(messages(&said), Vec::<String>::new());
-    let of = &said.nodes[&NodeName::from("n1")];
+    let report = read("n1.json", &text);
+    assert_eq!(messages(&report), Vec::<String>::new());
+    let of = &report.nodes[&NodeName::from("n1")];
     assert_eq!((of.gpus, of.driver.as_deref()), (Some(4), Some("570.86.15")));
     assert_eq!((of.rack.as_deref(), of.slot.as_deref()), (Some("1821225190042"), Some("7")));
     assert_eq!((of.product.as_deref(), of.busy), (Some("NVIDIA GB200"), Some(false)));
     assert_eq!((of.boot_id.as_deref(), of.aliases.len()), (Some("b-1"), 0));
     assert_eq!(of.fabric[3].clique(), Some(format!("{UUID}.7")));
     assert_eq!(of.fabric[3].basis, Some(ClaimBasis::Reported));
-    let group = &said.groups[0];
+    let group = &report.groups[0];
     assert_eq!((group.kind, group.scheme.as_str()), (NodeGroupKind::Domain, "clique"));
     assert_eq!((group.name.clone(), group.gpus_per_node), (format!("{UUID}.7"), Some(4)));
     assert_eq!(group.basis, ClaimBasis::Reported);
 }
 
 #[test]
-fn lines_of_many_nodes_are_grouped_and_named_as_the_asker_does() {
+fn lines_of_many_nodes_are_grouped_under_the_collectors_names() {
     let text = ["a", "b", "c"].map(|name| {
         let clique = if name == "c" { 9 } else { 7 };
         line(&format!("rack-{name}"), rack(name, [clique; 4]))
     });
     let text = text.concat();
     assert!(recognises(&text));
-    let said = read("facts.jsonl", &text);
+    let report = read("facts.jsonl", &text);
     let of: Vec<(&str, usize)> =
-        said.groups.iter().map(|group| (group.name.as_str(), group.nodes.len())).collect();
+        report.groups.iter().map(|group| (group.name.as_str(), group.nodes.len())).collect();
     assert_eq!(of, [(format!("{UUID}.7").as_str(), 2), (format!("{UUID}.9").as_str(), 1)]);
-    assert_eq!(said.nodes[&NodeName::from("rack-a")].aliases, ["a"]);
+    assert_eq!(report.nodes[&NodeName::from("rack-a")].aliases, ["a"]);
 }
 
 #[test]
-fn gpus_that_do_not_agree_are_named_and_put_their_node_into_no_group() {
-    let said = read("n1.json", &pretty(&rack("n1", [7, 7, 8, 7])));
-    assert!(said.groups.is_empty());
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
-    let message = &said.problems[0].message;
+fn disagreeing_gpus_are_reported_and_keep_their_node_out_of_groups() {
+    let report = read("n1.json", &pretty(&rack("n1", [7, 7, 8, 7])));
+    assert!(report.groups.is_empty());
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
+    let message = &report.problems[0].message;
     assert!(message.contains("GPU 0, 1, 3 in") && message.contains("GPU 2 in"), "{message}");
 }
 
 #[test]
-fn a_gpu_that_is_not_registered_keeps_its_node_out_and_is_named() {
+fn an_unregistered_gpu_is_reported_and_keeps_its_node_out() {
     let mut facts = rack("n1", [7; 4]);
     let late = FabricFacts { state: FabricState::InProgress, ..FabricFacts::default() };
     facts.gpus.as_mut().expect("gpus")[1].fabric = Some(late);
-    let said = read("n1.json", &pretty(&facts));
-    assert!(said.groups.is_empty());
-    assert!(said.problems[0].message.contains("GPU 1 is in progress"), "{:?}", said.problems);
+    let report = read("n1.json", &pretty(&facts));
+    assert!(report.groups.is_empty());
+    assert!(report.problems[0].message.contains("GPU 1 is in progress"), "{:?}", report.problems);
     // Likewise a GPU that does not report its fabric at all.
     facts.gpus.as_mut().expect("gpus")[1].fabric = None;
-    let said = read("n1.json", &pretty(&facts));
-    assert!(said.groups.is_empty());
-    assert!(said.problems[0].message.contains("1 do not report it"), "{:?}", said.problems);
+    let report = read("n1.json", &pretty(&facts));
+    assert!(report.groups.is_empty());
+    assert!(report.problems[0].message.contains("1 do not report it"), "{:?}", report.problems);
 }
 
 #[test]
-fn a_fabric_that_is_not_supported_is_no_problem_and_no_group() {
+fn an_unsupported_fabric_gives_neither_a_problem_nor_a_group() {
     let alone = FabricFacts { state: FabricState::NotSupported, ..FabricFacts::default() };
-    let said = read("n1.json", &pretty(&node("n1", vec![gpu(0, alone)])));
-    assert_eq!((said.groups.len(), said.problems.len()), (0, 0));
-    let fabric = &said.nodes[&NodeName::from("n1")].fabric[0];
+    let report = read("n1.json", &pretty(&node("n1", vec![gpu(0, alone)])));
+    assert_eq!((report.groups.len(), report.problems.len()), (0, 0));
+    let fabric = &report.nodes[&NodeName::from("n1")].fabric[0];
     assert_eq!((fabric.state.as_deref(), fabric.clique()), (Some("not supported"), None));
     assert!(fabric.unhealthy.is_empty());
 }
 
 #[test]
-fn a_registration_that_ended_badly_is_unhealthy_and_no_clique() {
+fn a_failed_registration_is_unhealthy_and_not_a_clique() {
     let zeros = "00000000-0000-0000-0000-000000000000".to_owned();
     let failed = FabricFacts {
         status: Some("insufficient resources".to_owned()),
         cluster_uuid: Some(zeros.clone()),
         ..member(0)
     };
-    let said = read("n1.json", &pretty(&node("n1", vec![gpu(0, failed)])));
-    let fabric = &said.nodes[&NodeName::from("n1")].fabric[0];
+    let report = read("n1.json", &pretty(&node("n1", vec![gpu(0, failed)])));
+    let fabric = &report.nodes[&NodeName::from("n1")].fabric[0];
     assert_eq!(fabric.unhealthy, ["registration ended with: insufficient resources"]);
-    assert_eq!((fabric.clique(), said.groups.len()), (None, 0));
+    assert_eq!((fabric.clique(), report.groups.len()), (None, 0));
     // A successful registration without a multi-node fabric is fine.
     let inside = FabricFacts { cluster_uuid: Some(zeros), ..member(0) };
-    let said = read("n1.json", &pretty(&node("n1", vec![gpu(0, inside)])));
-    assert!(said.nodes[&NodeName::from("n1")].fabric[0].unhealthy.is_empty());
-    assert!(said.groups.is_empty() && said.problems.is_empty());
+    let report = read("n1.json", &pretty(&node("n1", vec![gpu(0, inside)])));
+    assert!(report.nodes[&NodeName::from("n1")].fabric[0].unhealthy.is_empty());
+    assert!(report.groups.is_empty() && report.problems.is_empty());
 }
 
 #[test]
-fn what_is_wrong_with_a_fabrics_health_is_said_in_words_and_unknown_is_not_wrong() {
+fn fabric_health_problems_are_listed_and_unknown_health_is_not() {
     let health = FabricHealth {
         degraded_bandwidth: HealthCondition::Yes,
         route_unhealthy: HealthCondition::Unknown,
@@ -159,8 +159,8 @@ fn what_is_wrong_with_a_fabrics_health_is_said_in_words_and_unknown_is_not_wrong
         ..FabricHealth::default()
     };
     let sick = FabricFacts { health: Some(health), ..member(7) };
-    let said = read("n1.json", &pretty(&node("n1", vec![gpu(0, sick)])));
-    let words = &said.nodes[&NodeName::from("n1")].fabric[0].unhealthy;
+    let report = read("n1.json", &pretty(&node("n1", vec![gpu(0, sick)])));
+    let words = &report.nodes[&NodeName::from("n1")].fabric[0].unhealthy;
     assert_eq!(words, &["degraded bandwidth", "incorrect configuration: too few NVLinks"]);
 }
 
@@ -169,9 +169,9 @@ fn a_node_without_a_driver_has_an_unknown_number_of_gpus() {
     let why = "there is no NVIDIA driver".to_owned();
     let missing = MissingFact { what: "GPUs".to_owned(), why, ..MissingFact::default() };
     let facts = NodeFacts { gpus: None, missing: vec![missing], ..node("n1", Vec::new()) };
-    let said = read("n1.json", &pretty(&facts));
-    assert_eq!(said.nodes[&NodeName::from("n1")].gpus, None);
-    assert!(said.problems[0].message.contains("no NVIDIA driver"), "{:?}", said.problems);
+    let report = read("n1.json", &pretty(&facts));
+    assert_eq!(report.nodes[&NodeName::from("n1")].gpus, None);
+    assert!(report.problems[0].message.contains("no NVIDIA driver"), "{:?}", report.problems);
     let none = read("n1.json", &pretty(&node("n1", Vec::new())));
     assert_eq!((none.nodes[&NodeName::from("n1")].gpus, none.problems.len()), (Some(0), 0));
 }
@@ -182,16 +182,16 @@ fn mixed_products_and_slots_are_named() {
     let gpus = facts.gpus.as_mut().expect("gpus");
     gpus[2].product = Some("NVIDIA GB300".to_owned());
     gpus[3].platform.as_mut().expect("a place").slot = 8;
-    let said = read("n1.json", &pretty(&facts));
-    let of = &said.nodes[&NodeName::from("n1")];
+    let report = read("n1.json", &pretty(&facts));
+    let of = &report.nodes[&NodeName::from("n1")];
     assert_eq!((of.product.as_deref(), of.slot.as_deref()), (None, None));
-    let messages = messages(&said);
+    let messages = messages(&report);
     assert!(messages[0].contains("GPU 2 reports NVIDIA GB300"), "{messages:?}");
     assert!(messages[1].contains("GPU 3 reports 8"), "{messages:?}");
 }
 
 #[test]
-fn a_process_on_one_gpu_makes_the_node_busy_and_silence_makes_it_unknown() {
+fn a_process_on_one_gpu_makes_the_node_busy_and_a_missing_report_makes_it_unknown() {
     let mut facts = rack("n1", [7; 4]);
     let gpus = facts.gpus.as_mut().expect("gpus");
     gpus[1].processes = None;
@@ -202,7 +202,7 @@ fn a_process_on_one_gpu_makes_the_node_busy_and_silence_makes_it_unknown() {
 }
 
 #[test]
-fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
+fn an_interface_has_its_switch() {
     let mut facts = rack("n1", [7; 4]);
     facts.nics.push(NicFacts {
         device: "mlx5_0".to_owned(),
@@ -217,36 +217,36 @@ fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
         switch: Some("leaf01".to_owned()),
         port: Some("Ethernet8".to_owned()),
     });
-    let said = read("n1.json", &pretty(&facts));
-    let nic = &said.nodes[&NodeName::from("n1")].nics[0];
+    let report = read("n1.json", &pretty(&facts));
+    let nic = &report.nodes[&NodeName::from("n1")].nics[0];
     assert_eq!((nic.leaf.as_deref(), nic.port.as_deref()), (Some("leaf01"), Some("Ethernet8")));
     assert_eq!((nic.rate_mbit_s, nic.guid.as_deref()), (Some(400_000), Some("02:00:00:00:00:01")));
 }
 
 #[test]
-fn a_line_that_is_broken_is_named_by_its_place_and_leaves_the_others() {
+fn a_broken_line_is_reported_with_its_position_and_leaves_the_others() {
     let good = line("n1", rack("n1", [7; 4]));
     let text = format!("{good}{{\"node\": \"n2\", oops}}\n{}", line("n3", rack("n3", [7; 4])));
-    let said = read("facts.jsonl", &text);
-    assert_eq!(said.nodes.len(), 2);
-    let at = said.problems[0].at.clone().unwrap_or_default();
+    let report = read("facts.jsonl", &text);
+    assert_eq!(report.nodes.len(), 2);
+    let at = report.problems[0].at.clone().unwrap_or_default();
     assert!(at.starts_with("facts.jsonl:2:"), "{at}");
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
     let cut = read("facts.jsonl", &text[..text.len() - 9]);
     assert_eq!(cut.problems[1].kind, SourceProblemKind::Incomplete);
     assert_eq!(cut.nodes.len(), 1);
 }
 
 #[test]
-fn a_node_that_is_there_twice_contradicts_itself() {
+fn a_node_listed_twice_contradicts_itself() {
     let text = format!("{}{}", line("n1", rack("a", [7; 4])), line("n1", rack("b", [8; 4])));
-    let said = read("facts.jsonl", &text);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
-    assert_eq!(said.groups[0].name, format!("{UUID}.7"));
+    let report = read("facts.jsonl", &text);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
+    assert_eq!(report.groups[0].name, format!("{UUID}.7"));
 }
 
 #[test]
-fn another_version_another_kind_and_nothing_at_all_are_told_apart() {
+fn other_versions_other_kinds_and_empty_text_are_distinguished() {
     let newer = pretty(&rack("n1", [7; 4])).replace("node-facts/1", "node-facts/2");
     assert!(recognises(&newer));
     assert_eq!(read("x", &newer).problems[0].kind, SourceProblemKind::Unsupported);
@@ -256,9 +256,9 @@ fn another_version_another_kind_and_nothing_at_all_are_told_apart() {
     assert!(!recognises("") && !recognises("SwitchName=s1 Nodes=n[1-4]"));
     assert_eq!(read("x", "").problems[0].kind, SourceProblemKind::Malformed);
     let wrong = pretty(&rack("n1", [7; 4])).replacen("\"index\": 0", "\"index\": \"first\"", 1);
-    let said = read("x", &wrong);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
-    assert!(said.nodes.is_empty());
+    let report = read("x", &wrong);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
+    assert!(report.nodes.is_empty());
 }
 
 #[test]
@@ -277,28 +277,28 @@ fn a_document_in_another_order_is_recognised() {
 
 #[test]
 fn names_with_control_characters_lose_them() {
-    let said = read("x", &pretty(&rack("n\u{1b}1", [7; 4])));
-    assert!(said.nodes.contains_key(&NodeName::from("n1")));
+    let report = read("x", &pretty(&rack("n\u{1b}1", [7; 4])));
+    assert!(report.nodes.contains_key(&NodeName::from("n1")));
 }
 
 #[test]
-fn a_document_that_is_cut_anywhere_is_incomplete_and_no_panic() {
+fn a_truncated_document_is_incomplete_without_a_panic() {
     let first = line("n1", rack("n1", [7; 4]));
     let text = format!("{first}{}", pretty(&rack("n2", [7; 4])));
     for end in (0..text.len()).step_by(7).chain([first.len() - 1, first.len()]) {
-        let said = read("x", &text[..end]);
+        let report = read("x", &text[..end]);
         // Between the two, only the document separator is missing.
         let is_whole = [first.len() - 1, first.len()].contains(&end);
-        assert_eq!(said.problems.is_empty(), is_whole, "cut at {end}: {:?}", said.problems);
-        assert_eq!(said.nodes.len(), usize::from(first.len() <= end + 1), "cut at {end}");
+        assert_eq!(report.problems.is_empty(), is_whole, "cut at {end}: {:?}", report.problems);
+        assert_eq!(report.nodes.len(), usize::from(first.len() <= end + 1), "cut at {end}");
     }
 }
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[{}\\[\\]\",:a-z0-9\\n\u{e9} ]{0,200}") {
+    fn no_text_causes_a_panic(text in "[{}\\[\\]\",:a-z0-9\\n\u{e9} ]{0,200}") {
         let _ = recognises(&text);
-        let said = read("x", &text);
-        proptest::prop_assert!(!said.problems.is_empty());
+        let report = read("x", &text);
+        proptest::prop_assert!(!report.problems.is_empty());
     }
 }

@@ -19,7 +19,7 @@ type ReachPair<'n> = ((&'n NodeName, &'n NodeName), bool);
 
 /// The measurements of a run that started at `since`.
 pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::MeasuredRun, place);
+    let mut report = SourceReport::new(SourceKind::MeasuredRun, place);
     // Best share of the expectation between two nodes, either way.
     let mut best: BTreeMap<(&NodeName, &NodeName), f64> = BTreeMap::new();
     for cell in cells {
@@ -57,7 +57,7 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -
                 false => format!("{}.part{}", domain.name, number + 1),
             };
             let nodes = part.into_iter().cloned().collect();
-            said.groups.push(NodeGroup {
+            report.groups.push(NodeGroup {
                 basis: ClaimBasis::Measured,
                 since: Some(since.to_owned()),
                 platform: domain.platform.clone(),
@@ -66,10 +66,10 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -
             });
         }
     }
-    if said.groups.is_empty() {
-        said.notes.push("no two nodes were measured over NVLink".to_owned());
+    if report.groups.is_empty() {
+        report.notes.push("no two nodes were measured over NVLink".to_owned());
     }
-    said
+    report
 }
 
 /// The groups of nodes that reach each other, directly or through others, largest first.
@@ -125,10 +125,10 @@ mod tests {
     fn groups(cells: &[MeasuredCell]) -> Vec<(String, Vec<String>)> {
         let text = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-5]\"\n";
         let claims = claims_file::parse("c", text).expect("good");
-        let said = read("runs/x", "2026-01-01T00:00:00Z", &claims, cells);
-        assert!(said.groups.iter().all(|group| group.basis == ClaimBasis::Measured));
+        let report = read("runs/x", "2026-01-01T00:00:00Z", &claims, cells);
+        assert!(report.groups.iter().all(|group| group.basis == ClaimBasis::Measured));
         let names = |group: &NodeGroup| group.nodes.iter().map(ToString::to_string).collect();
-        said.groups.iter().map(|group| (group.name.clone(), names(group))).collect()
+        report.groups.iter().map(|group| (group.name.clone(), names(group))).collect()
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_at_network_rate_or_a_cell_without_number_joins_nobody() {
+    fn a_path_at_network_rate_or_a_cell_without_number_joins_no_nodes() {
         let cells = [
             cell("n1", "n2", Some(0.99)),
             cell("n2", "n3", Some(0.06)),

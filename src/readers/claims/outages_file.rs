@@ -88,18 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
-        let told = |text: &str| read(text).expect_err("no observation").to_string();
-        assert_eq!(told(""), "1: no column out, expected the header out,share");
-        assert_eq!(told("#\nout\n"), "2: no column share, expected the header out,share");
-        let with = |line: &str| told(&format!("out,share\n{line}\n"));
+    fn mistakes_are_reported_with_their_line() {
+        let error = |text: &str| read(text).expect_err("no observation").to_string();
+        assert_eq!(error(""), "1: no column out, expected the header out,share");
+        assert_eq!(error("#\nout\n"), "2: no column share, expected the header out,share");
+        let with = |line: &str| error(&format!("out,share\n{line}\n"));
         assert_eq!(with("x,1"), "2: out \"x\", expected a whole number of nodes, 0 or more");
         assert_eq!(with("-1,1"), "2: out \"-1\", expected a whole number of nodes, 0 or more");
         assert_eq!(with("1"), "2: share \"\", expected a share of time from 0 to 1");
         assert_eq!(with("1,90"), "2: share \"90\", expected a share of time from 0 to 1");
         assert_eq!(with("1,nan"), "2: share \"nan\", expected a share of time from 0 to 1");
         assert!(with("# a\n\n# b\n1,90").starts_with("5: share"));
-        assert!(told("out,share\r\n# c\r\n1,90\r\n").starts_with("3: share"));
+        assert!(error("out,share\r\n# c\r\n1,90\r\n").starts_with("3: share"));
         assert_eq!(with("1,0.5\n1,0.5"), "3: 1 nodes out occurs twice, expected once");
     }
 }

@@ -60,9 +60,9 @@ pub fn standalone_scope(
     taken: &mut BTreeSet<String>,
 ) -> RecordingScope {
     let facts = &parsed.facts;
-    let said = facts.hosts.iter().chain(facts.ranks.iter().map(|rank| &rank.host));
+    let named_hosts = facts.hosts.iter().chain(facts.ranks.iter().map(|rank| &rank.host));
     let mut hosts: Vec<&str> = Vec::new();
-    for host in said.map(String::as_str).filter(|host| is_host_name(host)) {
+    for host in named_hosts.map(String::as_str).filter(|host| is_host_name(host)) {
         if !hosts.contains(&host) {
             hosts.push(host);
         }

@@ -47,9 +47,9 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses an answer. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Ray, place);
-    if !check_text_size(&mut said, text) {
-        return said;
+    let mut report = SourceReport::new(SourceKind::Ray, place);
+    if !check_text_size(&mut report, text) {
+        return report;
     }
     let text = text.trim_start_matches('\u{feff}');
     let value: Value = match serde_json::from_str(text) {
@@ -61,25 +61,25 @@ pub fn read(place: &str, text: &str) -> SourceReport {
             } else {
                 ""
             };
-            push_problem(&mut said, SourceProblemKind::Malformed, at, first_line(&error) + hint);
-            return said;
+            push_problem(&mut report, SourceProblemKind::Malformed, at, first_line(&error) + hint);
+            return report;
         }
     };
-    let Some(items) = node_items(&mut said, &value) else {
+    let Some(items) = node_items(&mut report, &value) else {
         let message = "no list of nodes, expected ray list nodes --format json or the dashboard's \
                        /api/v0/nodes or /nodes?view=summary";
-        push_problem(&mut said, SourceProblemKind::Malformed, place.to_owned(), message);
-        return said;
+        push_problem(&mut report, SourceProblemKind::Malformed, place.to_owned(), message);
+        return report;
     };
-    let nodes = alive_nodes(&mut said, items);
-    add_domains(&mut said, &nodes);
-    add_ranks(&mut said, &nodes);
-    said
+    let nodes = alive_nodes(&mut report, items);
+    add_domains(&mut report, &nodes);
+    add_ranks(&mut report, &nodes);
+    report
 }
 
 /// The list of nodes in an answer, and the answer's own remarks.
-fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<Value>> {
-    let place = said.source.place.clone();
+fn node_items<'v>(report: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<Value>> {
+    let place = report.source.place.clone();
     let mut value = value;
     // Answers nest: data, then result or summary, then result.
     for _ in 0..4 {
@@ -91,7 +91,7 @@ fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<V
         if object.get("result") == Some(&Value::Bool(false)) {
             let why = first_text(object, &["msg"]).unwrap_or_default();
             push_problem(
-                said,
+                report,
                 SourceProblemKind::Incomplete,
                 place.clone(),
                 format!("Ray reports: {why}"),
@@ -99,14 +99,14 @@ fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<V
         }
         if let Some(why) = first_text(object, &["partial_failure_warning"]) {
             let message = format!("Ray reports missing nodes: {why}");
-            push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
+            push_problem(report, SourceProblemKind::Incomplete, place.clone(), message);
         }
         let number = |key: &str| object.get(key).and_then(Value::as_u64);
         if let (Some(total), Some(kept)) = (number("total"), number("num_after_truncation"))
             && kept < total
         {
             let message = format!("{kept} of {total} nodes, expected all");
-            push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
+            push_problem(report, SourceProblemKind::Incomplete, place.clone(), message);
         }
         value = ["data", "summary", "result", "nodes"]
             .iter()
@@ -138,15 +138,15 @@ impl RayNode<'_> {
 }
 
 /// The nodes that are alive, each with its names.
-fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'v>> {
-    let place = said.source.place.clone();
+fn alive_nodes<'v>(report: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'v>> {
+    let place = report.source.place.clone();
     let mut nodes: Vec<RayNode<'v>> = Vec::new();
     let (mut dead, mut bare) = (0, 0);
     for (index, item) in items.iter().enumerate() {
         let Some(outer) = item.as_object() else {
             let message = "no node, expected an object";
             push_problem(
-                said,
+                report,
                 SourceProblemKind::Malformed,
                 format!("{place}: node {index}"),
                 message,
@@ -169,7 +169,7 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
         let Some(name) = called.as_deref().and_then(parse_node_name) else {
             let message = "no usable name, expected a host name or an IPv4 address";
             push_problem(
-                said,
+                report,
                 SourceProblemKind::Malformed,
                 format!("{place}: node {index}"),
                 message,
@@ -186,7 +186,7 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
         let node = RayNode { name, resources };
         if nodes.len() < 100_000 {
             let count = node.gpus();
-            let entry = said.node_mut(&node.name);
+            let entry = report.node_mut(&node.name);
             entry.gpus = count.or(entry.gpus);
             let id = either(&["node_id", "NodeID", "nodeId"]);
             for alias in [address, id].into_iter().flatten() {
@@ -199,11 +199,11 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
         }
     }
     if 0 < dead {
-        said.notes.push(format!("{dead} dead nodes are ignored"));
+        report.notes.push(format!("{dead} dead nodes are ignored"));
     }
     if 0 < bare {
         let message = format!("{bare} nodes without resources, expected resources_total");
-        push_problem(said, SourceProblemKind::Incomplete, place, message);
+        push_problem(report, SourceProblemKind::Incomplete, place, message);
     }
     nodes
 }
@@ -219,8 +219,8 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Adds the groups that share a domain.
-fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
-    let place = said.source.place.clone();
+fn add_domains(report: &mut SourceReport, nodes: &[RayNode<'_>]) {
+    let place = report.source.place.clone();
     let basis = ClaimBasis::Copied { from: DOMAIN_ORIGIN.to_owned() };
     let mut domains: BTreeMap<String, Vec<&RayNode<'_>>> = BTreeMap::new();
     let mut outside = Vec::new();
@@ -235,7 +235,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         if 1 < own.len() {
             let some = own.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
             let message = format!("{} is in {} domains, such as {some}", node.name, own.len());
-            push_problem(said, SourceProblemKind::Contradictory, place.clone(), message);
+            push_problem(report, SourceProblemKind::Contradictory, place.clone(), message);
         }
         if own.is_empty() && node.gpus() != Some(0) && node.resources.contains_key("GPU") {
             outside.push(node.name.to_string());
@@ -248,7 +248,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
                     at: Some(format!("{place}: {DOMAIN_RESOURCE_PREFIX}{name}")),
                     ..FabricReport::default()
                 };
-                let known = &mut said.node_mut(&node.name).fabric;
+                let known = &mut report.node_mut(&node.name).fabric;
                 if known.len() < MAX_ALIASES && !known.contains(&fabric) {
                     known.push(fabric);
                 }
@@ -262,7 +262,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
             outside.len(),
             outside[0]
         );
-        push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
+        push_problem(report, SourceProblemKind::Incomplete, place.clone(), message);
     }
     for (name, members) in domains {
         let at = format!("{place}: {DOMAIN_RESOURCE_PREFIX}{name}");
@@ -272,7 +272,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
                 members.len(),
                 quote_text(&name)
             );
-            push_problem(said, SourceProblemKind::Malformed, at, message);
+            push_problem(report, SourceProblemKind::Malformed, at, message);
             continue;
         }
         if !is_uuid(&name) {
@@ -281,7 +281,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
                 "{DOMAIN_RESOURCE_PREFIX}{name} is not a ClusterUUID: the launcher defines what \
                 its nodes share"
             );
-            push_note(said, note);
+            push_note(report, note);
         }
         let mut names: Vec<NodeName> = members.iter().map(|node| node.name.clone()).collect();
         names.sort();
@@ -292,7 +292,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
             .try_fold(0u32, |sum, gpus| sum.checked_add(gpus?))
             .filter(|sum| 0 < *sum);
         let count = gpus.map_or_else(|| "unknown".to_owned(), |gpus| gpus.to_string());
-        said.beliefs.push(JobAssumption {
+        report.beliefs.push(JobAssumption {
             who: "Ray nvlink_domain".to_owned(),
             ranks_per_domain: gpus,
             multi_node_nvlink: Some(1 < names.len()),
@@ -307,13 +307,13 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         let mut group = NodeGroup::new(NodeGroupKind::Domain, "nvlink_domain", name, names);
         group.basis = basis.clone();
         group.at = Some(at);
-        said.groups.push(group);
+        report.groups.push(group);
     }
 }
 
 /// Adds the rank order of the nodes.
-fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
-    let place = said.source.place.clone();
+fn add_ranks(report: &mut SourceReport, nodes: &[RayNode<'_>]) {
+    let place = report.source.place.clone();
     let at = || format!("{place}: topo_rank");
     let mut owners: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
     let mut without = Vec::new();
@@ -346,9 +346,9 @@ fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
             Some(_) => None,
         };
         if let Some(message) = message {
-            push_problem(said, SourceProblemKind::Malformed, at(), message);
+            push_problem(report, SourceProblemKind::Malformed, at(), message);
         }
-        said.node_mut(&node.name).topo_rank = Some(written.clone());
+        report.node_mut(&node.name).topo_rank = Some(written.clone());
         owners.entry(written).or_default().push(node.name.clone());
     }
     let with: usize = owners.values().map(Vec::len).sum();
@@ -359,7 +359,7 @@ fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
             without.len() + with,
             without[0]
         );
-        push_problem(said, SourceProblemKind::Incomplete, at(), message);
+        push_problem(report, SourceProblemKind::Incomplete, at(), message);
     }
     for (rank, mut nodes) in owners {
         nodes.sort();
@@ -370,7 +370,7 @@ fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
                  undefined",
                 nodes.len()
             );
-            push_problem(said, SourceProblemKind::Contradictory, at(), message);
+            push_problem(report, SourceProblemKind::Contradictory, at(), message);
         }
     }
 }
@@ -396,82 +396,82 @@ mod tests {
         format!("[{}]", nodes.iter().enumerate().map(node).collect::<Vec<_>>().join(","))
     }
 
-    fn problem_lines(said: &SourceReport) -> Vec<(SourceProblemKind, String)> {
-        said.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
+    fn problem_lines(report: &SourceReport) -> Vec<(SourceProblemKind, String)> {
+        report.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
     }
 
     #[test]
-    fn nodes_of_a_domain_are_grouped_and_nobody_takes_it_for_a_measurement() {
+    fn nodes_of_a_domain_are_grouped_as_a_copy_of_the_driver() {
         let text = list(&[("n1", A, "10000000001.0"), ("n2", A, "10000000002"), ("n3", B, "3")]);
         assert!(recognises(&text));
-        let said = read("ray.json", &text);
-        assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
-        let [first, second] = said.groups.as_slice() else { panic!("{said:?}") };
+        let report = read("ray.json", &text);
+        assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+        let [first, second] = report.groups.as_slice() else { panic!("{report:?}") };
         assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
         assert_eq!((first.kind, first.scheme.as_str()), (NodeGroupKind::Domain, "nvlink_domain"));
         assert_eq!(first.basis, ClaimBasis::Copied { from: DOMAIN_ORIGIN.to_owned() });
         assert_eq!(second.name, B.to_ascii_lowercase());
-        let node = &said.nodes[&"n1".into()];
+        let node = &report.nodes[&"n1".into()];
         assert_eq!((node.gpus, node.topo_rank.as_deref()), (Some(4), Some("10000000001")));
         assert_eq!(node.aliases, ["10.0.0.0", "id0"]);
         assert_eq!(node.fabric[0].cluster_uuid.as_deref(), Some(A));
         assert_eq!(node.fabric[0].clique_id, None);
-        let belief = &said.beliefs[0];
+        let belief = &report.beliefs[0];
         assert_eq!((belief.ranks_per_domain, belief.multi_node_nvlink), (Some(8), Some(true)));
-        assert_eq!(said.beliefs[1].multi_node_nvlink, Some(false));
+        assert_eq!(report.beliefs[1].multi_node_nvlink, Some(false));
     }
 
     #[test]
-    fn ranks_that_cannot_order_nodes_are_named() {
+    fn unusable_ranks_are_reported() {
         let text = list(&[("n1", A, "5"), ("n2", A, "5.0"), ("n3", A, ""), ("n4", A, "\"x\"")]);
-        let said = read("ray.json", &text);
-        let [word, missing, twice] = &problem_lines(&said)[..] else { panic!("{said:?}") };
+        let report = read("ray.json", &text);
+        let [word, missing, twice] = &problem_lines(&report)[..] else { panic!("{report:?}") };
         assert_eq!(word.1, "ray.json: topo_rank: n4 has \"x\", expected a whole number");
         assert_eq!(missing.0, SourceProblemKind::Incomplete);
         assert!(missing.1.contains("1 of 4 nodes") && missing.1.contains("n3"), "{missing:?}");
         assert_eq!(twice.0, SourceProblemKind::Contradictory);
         assert!(twice.1.contains("5 is assigned to 2 nodes, such as n1 and n2"), "{twice:?}");
-        assert_eq!(said.nodes[&"n4".into()].topo_rank.as_deref(), Some("x"));
+        assert_eq!(report.nodes[&"n4".into()].topo_rank.as_deref(), Some("x"));
         for (rank, written) in
             [("1.5", "1.5"), ("-3", "-3"), ("9007199254740993", "9007199254740992")]
         {
-            let said = read("ray.json", &list(&[("n1", A, rank)]));
-            assert_eq!(problem_lines(&said)[0].0, SourceProblemKind::Malformed, "{rank}");
-            assert_eq!(said.nodes[&"n1".into()].topo_rank.as_deref(), Some(written), "{rank}");
+            let report = read("ray.json", &list(&[("n1", A, rank)]));
+            assert_eq!(problem_lines(&report)[0].0, SourceProblemKind::Malformed, "{rank}");
+            assert_eq!(report.nodes[&"n1".into()].topo_rank.as_deref(), Some(written), "{rank}");
         }
     }
 
     #[test]
-    fn a_cluster_without_any_rank_or_domain_is_no_mistake() {
+    fn a_cluster_without_any_rank_or_domain_is_valid() {
         let text = list(&[("n1", A, ""), ("n2", A, "")]);
         assert!(read("ray.json", &text).problems.is_empty());
-        let said = read("ray.json", &text.replace(DOMAIN_RESOURCE_PREFIX, "other_"));
-        assert!(said.problems.is_empty() && said.groups.is_empty() && said.nodes.len() == 2);
+        let report = read("ray.json", &text.replace(DOMAIN_RESOURCE_PREFIX, "other_"));
+        assert!(report.problems.is_empty() && report.groups.is_empty() && report.nodes.len() == 2);
     }
 
     #[test]
-    fn keys_that_are_no_cluster_are_not_taken_for_one() {
+    fn keys_other_than_a_cluster_uuid_identify_no_fabric() {
         let zero = "00000000-0000-0000-0000-000000000000";
-        let said =
+        let report =
             read("r", &list(&[("n1", zero, "1"), ("n2", "unknown", "2"), ("n3", "leaf/7", "3")]));
         assert_eq!(
-            problem_lines(&said).iter().filter(|t| t.0 == SourceProblemKind::Malformed).count(),
+            problem_lines(&report).iter().filter(|t| t.0 == SourceProblemKind::Malformed).count(),
             2
         );
-        let [group] = said.groups.as_slice() else { panic!("{said:?}") };
+        let [group] = report.groups.as_slice() else { panic!("{report:?}") };
         assert_eq!(group.name, "leaf/7");
-        assert!(said.notes[0].contains("is not a ClusterUUID"));
-        assert!(said.nodes.values().all(|node| node.fabric.is_empty()));
+        assert!(report.notes[0].contains("is not a ClusterUUID"));
+        assert!(report.nodes.values().all(|node| node.fabric.is_empty()));
     }
 
     #[test]
-    fn a_node_of_two_domains_or_of_none_is_named() {
+    fn a_node_of_two_domains_or_of_none_is_reported() {
         let text = list(&[("n1", A, "1"), ("n2", A, "2")]);
         let two =
             text.replacen("\"GPU\"", &format!("\"{DOMAIN_RESOURCE_PREFIX}{B}\": 1.0, \"GPU\""), 1);
-        let told_two = problem_lines(&read("r", &two));
-        assert_eq!(told_two[0].0, SourceProblemKind::Contradictory);
-        assert!(told_two[0].1.contains("n1 is in 2 domains"), "{told_two:?}");
+        let problems = problem_lines(&read("r", &two));
+        assert_eq!(problems[0].0, SourceProblemKind::Contradictory);
+        assert!(problems[0].1.contains("n1 is in 2 domains"), "{problems:?}");
         let none = text.replacen(DOMAIN_RESOURCE_PREFIX, "other_", 1);
         assert_eq!(problem_lines(&read("r", &none))[0].0, SourceProblemKind::Incomplete);
     }
@@ -505,11 +505,11 @@ mod tests {
         ];
         for text in answers {
             assert!(recognises(&text), "{text}");
-            let said = read("r", &text);
-            assert!(said.problems.is_empty(), "{said:?}");
-            assert_eq!(said.notes, ["1 dead nodes are ignored"], "{text}");
-            let [(name, node)] = &said.nodes.iter().collect::<Vec<_>>()[..] else {
-                panic!("{said:?}")
+            let report = read("r", &text);
+            assert!(report.problems.is_empty(), "{report:?}");
+            assert_eq!(report.notes, ["1 dead nodes are ignored"], "{text}");
+            let [(name, node)] = &report.nodes.iter().collect::<Vec<_>>()[..] else {
+                panic!("{report:?}")
             };
             assert_eq!((name.as_str(), node.topo_rank.as_deref()), ("n1", Some("7")));
             assert_eq!(node.aliases, ["10.0.0.1", "i"]);
@@ -517,13 +517,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_name_where_nobody_gave_one() {
-        let said = read("r", &list(&[("10.0.0.0", A, "1")]));
-        assert_eq!(said.nodes.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["10.0.0.0"]);
+    fn an_address_is_the_name_by_default() {
+        let report = read("r", &list(&[("10.0.0.0", A, "1")]));
+        assert_eq!(report.nodes.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["10.0.0.0"]);
     }
 
     #[test]
-    fn what_is_no_answer_is_said_with_its_place() {
+    fn invalid_answers_are_reported_with_their_position() {
         let cut = &list(&[("n1", A, "1")])[..60];
         assert!(
             problem_lines(&read("r", cut))[0].1.starts_with("r:1:60: "),

@@ -23,54 +23,58 @@ const MAX_EXCERPT: usize = 200;
 
 /// Adds a problem, unless the limit is reached.
 pub(super) fn push_problem(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     kind: SourceProblemKind,
     at: impl Into<Option<String>>,
     message: impl Into<String>,
 ) {
-    match said.problems.len() {
+    match report.problems.len() {
         MAX_PROBLEMS => {
-            said.push_problem(SourceProblemKind::Incomplete, None, "further problems are omitted");
+            report.push_problem(
+                SourceProblemKind::Incomplete,
+                None,
+                "further problems are omitted",
+            );
         }
         more if MAX_PROBLEMS < more => {}
-        _ => said.push_problem(kind, at, message),
+        _ => report.push_problem(kind, at, message),
     }
 }
 
 /// Adds a remark, unless the limit is reached.
-pub(super) fn push_note(said: &mut SourceReport, note: impl Into<String>) {
-    match said.notes.len() {
-        MAX_PROBLEMS => said.notes.push("further remarks are omitted".to_owned()),
+pub(super) fn push_note(report: &mut SourceReport, note: impl Into<String>) {
+    match report.notes.len() {
+        MAX_PROBLEMS => report.notes.push("further remarks are omitted".to_owned()),
         more if MAX_PROBLEMS < more => {}
-        _ => said.notes.push(note.into()),
+        _ => report.notes.push(note.into()),
     }
 }
 
 /// Truncates the problems and remarks to their limits.
-pub(super) fn limit_notes(mut said: SourceReport) -> SourceReport {
-    if MAX_PROBLEMS < said.problems.len() {
-        let more = said.problems.len() - MAX_PROBLEMS;
-        said.problems.truncate(MAX_PROBLEMS);
-        said.push_problem(
+pub(super) fn limit_notes(mut report: SourceReport) -> SourceReport {
+    if MAX_PROBLEMS < report.problems.len() {
+        let more = report.problems.len() - MAX_PROBLEMS;
+        report.problems.truncate(MAX_PROBLEMS);
+        report.push_problem(
             SourceProblemKind::Incomplete,
             None,
-            format!("{more} more problems are not shown"),
+            format!("{more} more problems are omitted"),
         );
     }
-    if MAX_PROBLEMS < said.notes.len() {
-        let more = said.notes.len() - MAX_PROBLEMS;
-        said.notes.truncate(MAX_PROBLEMS);
-        said.notes.push(format!("{more} more remarks are not shown"));
+    if MAX_PROBLEMS < report.notes.len() {
+        let more = report.notes.len() - MAX_PROBLEMS;
+        report.notes.truncate(MAX_PROBLEMS);
+        report.notes.push(format!("{more} more remarks are omitted"));
     }
-    said
+    report
 }
 
 /// Whether a text is within the size limit; otherwise adds a problem.
-pub(super) fn check_text_size(said: &mut SourceReport, text: &str) -> bool {
+pub(super) fn check_text_size(report: &mut SourceReport, text: &str) -> bool {
     let fits = text.len() <= MAX_TEXT_BYTES;
     if !fits {
         let message = format!("{} bytes, expected at most {MAX_TEXT_BYTES}", text.len());
-        push_problem(said, SourceProblemKind::Unsupported, said.source.place.clone(), message);
+        push_problem(report, SourceProblemKind::Unsupported, report.source.place.clone(), message);
     }
     fits
 }
@@ -100,7 +104,7 @@ pub(super) fn sanitize_text(text: &str) -> String {
         if c.is_whitespace() {
             gap = !kept.is_empty();
         } else if !c.is_control() {
-            // The rest of a long text is not shown, so it is not processed either.
+            // The rest of a long text is not displayed, so it is not processed either.
             if MAX_EXCERPT <= kept.len() {
                 kept.push('…');
                 return kept;
@@ -173,29 +177,32 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_another_kind_is_no_flood_of_problems() {
-        let mut said = SourceReport::new(SourceKind::Cabling, "x");
+    fn a_text_of_another_kind_yields_few_problems() {
+        let mut report = SourceReport::new(SourceKind::Cabling, "x");
         for _ in 0..10_000 {
-            push_problem(&mut said, SourceProblemKind::Malformed, None, "no");
+            push_problem(&mut report, SourceProblemKind::Malformed, None, "no");
         }
-        assert_eq!(said.problems.len(), MAX_PROBLEMS + 1);
-        assert!(said.problems[MAX_PROBLEMS].message.contains("omitted"));
+        assert_eq!(report.problems.len(), MAX_PROBLEMS + 1);
+        assert!(report.problems[MAX_PROBLEMS].message.contains("omitted"));
     }
 
     #[test]
-    fn what_readers_found_without_end_is_cut() {
-        let mut said = SourceReport::new(SourceKind::SlurmNodes, "x");
+    fn long_lists_of_problems_are_truncated() {
+        let mut report = SourceReport::new(SourceKind::SlurmNodes, "x");
         for number in 0..1_000 {
-            said.push_problem(SourceProblemKind::Malformed, None, number.to_string());
-            said.notes.push(number.to_string());
+            report.push_problem(SourceProblemKind::Malformed, None, number.to_string());
+            report.notes.push(number.to_string());
         }
-        let said = limit_notes(said);
-        assert_eq!((said.problems.len(), said.notes.len()), (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1));
-        assert_eq!(said.problems[MAX_PROBLEMS].message, "800 more problems are not shown");
+        let report = limit_notes(report);
+        assert_eq!(
+            (report.problems.len(), report.notes.len()),
+            (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1)
+        );
+        assert_eq!(report.problems[MAX_PROBLEMS].message, "800 more problems are omitted");
     }
 
     #[test]
-    fn what_is_kept_of_other_texts_is_short_and_can_be_shown() {
+    fn excerpts_are_short_and_printable() {
         assert_eq!(sanitize_text(" a\u{1b}[31m\tb\u{0}\n \u{0} c "), "a[31m b c");
         let long = sanitize_text(&"é".repeat(1_000_000));
         assert!(long.len() < MAX_EXCERPT + 8 && long.ends_with('…'));

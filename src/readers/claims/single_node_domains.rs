@@ -47,18 +47,18 @@ mod tests {
     use crate::claims::claims_file;
 
     #[test]
-    fn domains_are_taken_apart_where_nvlink_ends_at_the_node_and_keep_what_they_say() {
+    fn domains_are_split_where_nvlink_ends_at_the_node_and_keep_their_fields() {
         let text = "[[domain]]\nname = \"pod\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\nnic = \"nic-ndr-400\"\n\
             [[domain]]\nname = \"h2\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n\
-            [[domain]]\nname = \"unsaid\"\nnodes = \"m[1-2]\"\n\
+            [[domain]]\nname = \"bare\"\nnodes = \"m[1-2]\"\n\
             [[domain]]\nname = \"box\"\nnodes = \"b1\"\nplatform = \"hgx-h100\"\n";
         let claims = claims_file::parse("c", text).expect("good");
-        let shown = |domains: &[ClaimedDomain]| {
+        let sizes = |domains: &[ClaimedDomain]| {
             let of = |d: &ClaimedDomain| format!("{}:{}", d.name, d.nodes.len());
             domains.iter().map(of).collect::<Vec<_>>().join(" ")
         };
         let split = split_domains(claims.domains.clone(), |platform| platform == Some("hgx-h100"));
-        assert_eq!(shown(&split), "h1:1 pod.h2:1 h3:1 h2:2 unsaid:2 box:1");
+        assert_eq!(sizes(&split), "h1:1 pod.h2:1 h3:1 h2:2 bare:2 box:1");
         assert!(split[..3].iter().all(|d| d.nic.as_deref() == Some("nic-ndr-400")));
         let none = split_domains(claims.domains.clone(), |_| false);
         assert_eq!(none, claims.domains);

@@ -30,13 +30,13 @@ fn cells(parsed: &ParseOutput) -> usize {
 fn assert_bounded(text: &str) {
     let parsed = parse_output(text.as_bytes());
     assert!(cells(&parsed) < BEARABLE, "{} cells", cells(&parsed));
-    let is_told = parsed.has_problem(OutputProblemKind::Truncated)
+    let is_reported = parsed.has_problem(OutputProblemKind::Truncated)
         || parsed.has_problem(OutputProblemKind::Unrecognised);
-    assert!(!parsed.complete && is_told, "{:?}", parsed.problems);
+    assert!(!parsed.complete && is_reported, "{:?}", parsed.problems);
 }
 
 #[test]
-fn wide_labels_over_short_rows_are_no_matrix_of_empty_cells() {
+fn wide_labels_over_short_rows_are_not_a_matrix_of_empty_cells() {
     let labels: Vec<String> = (0..MANY).map(|at| at.to_string()).collect();
     let head = "nvbandwidth Version: v0.8\nRunning all_to_one_write_ce.\n\
                 memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n";
@@ -84,20 +84,20 @@ fn a_result_is_kept_for_gpus_that_a_machine_can_have() {
         parse_output(format!("{document}\n").as_bytes())
     };
     assert_eq!(result(&ids.join(",")).facts.diagnostics.len(), 1024);
-    // A failure of no such GPU is a failure all the same.
+    // A failure of a part without a valid GPU index is still a failure.
     let parsed = result("20000");
     assert_eq!((parsed.facts.diagnostics.len(), parsed.facts.diagnostics[0].gpu), (1, None));
     assert!(parsed.has_problem(OutputProblemKind::Error));
 }
 
 #[test]
-fn warnings_without_end_are_not_kept_without_end() {
+fn endless_warnings_are_truncated() {
     let warnings = (0..5_000).map(|at| format!("WARNING: MNNVL fabric not available {at}"));
     let parsed = parse_output(text("nvloom_cli 1.3.0\n", warnings, "").as_bytes());
     assert!(parsed.facts.parameters["warning"].len() < 4_000);
 }
 
-/// Without sets each of these takes minutes.
+/// Each of these takes minutes if lists are searched linearly.
 #[test]
 fn long_lists_are_read_in_time() {
     let ranks =

@@ -96,8 +96,8 @@ fn add_test(
         return;
     }
     let mut points = Vec::new();
-    for said in test["points"].as_array().into_iter().flatten() {
-        let point = match serde_json::from_value::<CollectivePoint>(said.clone()) {
+    for item in test["points"].as_array().into_iter().flatten() {
+        let point = match serde_json::from_value::<CollectivePoint>(item.clone()) {
             Ok(point) => point,
             Err(_) if !page.whole => continue,
             Err(error) => {
@@ -175,7 +175,7 @@ fn note_unchecked_or_wrong(reader: &mut ProbeDocumentReader) {
     let mut found: Vec<OutputProblem> = Vec::new();
     let mut named: BTreeSet<String> = BTreeSet::new();
     let corrupt = |problem: &&OutputProblem| problem.kind == OutputProblemKind::Corrupt;
-    let told: BTreeSet<&str> = reader
+    let reported: BTreeSet<&str> = reader
         .parsed
         .problems
         .iter()
@@ -187,7 +187,7 @@ fn note_unchecked_or_wrong(reader: &mut ProbeDocumentReader) {
         let Some(name) = series.testcase.as_deref() else { continue };
         let wrong: f64 = series.points.iter().filter_map(|point| point.wrong).sum();
         let unchecked = series.points.iter().any(|point| point.wrong.is_none());
-        if 0.0 < wrong && !told.contains(name) && named.insert(format!("{name} wrong")) {
+        if 0.0 < wrong && !reported.contains(name) && named.insert(format!("{name} wrong")) {
             let what = format!("{wrong} wrong elements");
             found.push(OutputProblem::new(OutputProblemKind::Corrupt, what).in_test(Some(name)));
         }

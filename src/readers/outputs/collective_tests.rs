@@ -58,14 +58,14 @@ fn documents_of_a_run_are_a_series_per_reading_with_ranks_and_paths() {
     assert_eq!(facts.nccl.as_deref(), Some("2.28.3"));
     assert_eq!(facts.transports, ["MNNVL", "P2P/CUMEM"]);
     assert_eq!((facts.ranks.len(), facts.ranks[2].host.as_str()), (4, "n2"));
-    let said = |key: &str| facts.parameters.get(key).map(String::as_str);
-    assert_eq!(said("algorithms"), Some("NVLS"));
-    assert_eq!(said("NCCL_MNNVL_ENABLE"), Some("1"));
-    assert_eq!(said("PATH"), None);
+    let parameter = |key: &str| facts.parameters.get(key).map(String::as_str);
+    assert_eq!(parameter("algorithms"), Some("NVLS"));
+    assert_eq!(parameter("NCCL_MNNVL_ENABLE"), Some("1"));
+    assert_eq!(parameter("PATH"), None);
 }
 
 #[test]
-fn wrong_elements_are_corrupt_and_said_once() {
+fn wrong_elements_are_corrupt_and_reported_once() {
     let [mut first, second] = whole();
     first["tests"][0]["points"][1]["wrong"] = json!(12);
     let parsed = read(&[first.clone(), second.clone()]);
@@ -79,7 +79,7 @@ fn wrong_elements_are_corrupt_and_said_once() {
 }
 
 #[test]
-fn data_that_nobody_checked_is_unverified() {
+fn unchecked_data_is_unverified() {
     let [mut first, second] = whole();
     first["tests"][0]["points"][0]["wrong"] = Value::Null;
     let parsed = read(&[first, second]);
@@ -108,7 +108,7 @@ fn numbers_that_contradict_each_other_are_inconsistent() {
 }
 
 #[test]
-fn doubled_runs_and_empty_ones_are_problems() {
+fn duplicate_and_empty_runs_are_problems() {
     let [first, mut second] = whole();
     second["tests"] = first["tests"].clone();
     let parsed = read(&[first.clone(), second.clone()]);
@@ -149,7 +149,7 @@ fn another_version_is_refused() {
 
 proptest! {
     #[test]
-    fn what_was_cut_is_truncated_and_every_number_stands_in_it(
+    fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
         times in prop::collection::vec(1.0..9000.0f64, 1..6),
         at in 0.0..1.0f64,
     ) {

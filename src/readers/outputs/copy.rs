@@ -129,8 +129,8 @@ fn add_test(
 ) {
     let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
     let words = |key: &str| -> Option<Vec<String>> {
-        let said = test[key].as_array()?.iter();
-        said.map(|label| label.as_str().map(text::clean).filter(|l| !l.is_empty())).collect()
+        let labels = test[key].as_array()?.iter();
+        labels.map(|label| label.as_str().map(text::clean).filter(|l| !l.is_empty())).collect()
     };
     let (Some(name), Some(rows), Some(cols)) = (name, words("rows"), words("cols")) else {
         if page.whole {
@@ -147,10 +147,10 @@ fn add_test(
         Some("GB/s") => Unit::GigabytesPerSecond,
         Some("us") => Unit::Microseconds,
         None if !page.whole => return,
-        said => {
-            let said =
-                said.map_or("no unit".to_owned(), |said| format!("unit {}", text::clean(said)));
-            return refuse(reader, OutputProblemKind::Unrecognised, said);
+        other => {
+            let what =
+                other.map_or("no unit".to_owned(), |unit| format!("unit {}", text::clean(unit)));
+            return refuse(reader, OutputProblemKind::Unrecognised, what);
         }
     };
     if !own.insert(name.clone()) {
@@ -164,9 +164,9 @@ fn add_test(
             "a row or a column appears twice".to_owned(),
         );
     }
-    let strangers: Vec<&String> =
+    let unknown: Vec<&String> =
         rows.iter().chain(&cols).filter(|label| !reader.is_rank_label(label)).collect();
-    if let Some(label) = strangers.first() {
+    if let Some(label) = unknown.first() {
         let what = format!("{label} is not a participating rank");
         return refuse(reader, OutputProblemKind::Inconsistent, what);
     }

@@ -122,7 +122,7 @@ fn rows_that_name_both_ends_are_put_in_order_too() {
 }
 
 #[test]
-fn a_node_that_took_part_and_said_nothing_is_missed() {
+fn a_participant_without_a_document_is_reported() {
     let [first, _] = together();
     let parsed = read(&lines(&[first]));
     assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "n2 took part"));
@@ -130,11 +130,11 @@ fn a_node_that_took_part_and_said_nothing_is_missed() {
 }
 
 #[test]
-fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
+fn a_truncated_document_keeps_its_complete_part_and_the_other_stays_complete() {
     let [first, second] = together();
     let text = first.to_string();
     // In the middle of `712.0`.
-    let cut = text.find("712.0").expect("it stands there") + 3;
+    let cut = text.find("712.0").expect("a number of the document") + 3;
     for (torn, line) in [
         (format!("{}\n{second}\n", &text[..cut]), 1),
         (format!("{second}\n{}\n", &text[..cut]), 2),
@@ -153,7 +153,7 @@ fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
 }
 
 #[test]
-fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
+fn duplicate_documents_and_cells_are_problems_and_count_for_no_node() {
     let [first, mut second] = together();
     let parsed = read(&lines(&[first.clone(), second.clone(), first.clone()]));
     assert!(
@@ -170,7 +170,7 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
                 "row 1 belongs to another node"
             )
     );
-    assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
+    assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a document counts for its own node's rows");
     assert_eq!(
         matrices(&parsed)[0].cells[1][0],
         matrices(&read(&lines(&together())))[0].cells[1][0]
@@ -197,7 +197,7 @@ fn documents_that_disagree_about_ranks_give_no_numbers() {
     let parsed = read(&lines(&[alone(), first]));
     assert!(
         has_problem(&parsed, OutputProblemKind::Unrecognised, "its numbers name no node"),
-        "labels are no ranks"
+        "labels are not ranks"
     );
     assert!(parsed.measurements.is_empty() && !parsed.complete);
 }
@@ -279,7 +279,7 @@ fn a_document_of_very_many_problems_is_read_in_bounded_time() {
 }
 
 #[test]
-fn a_test_that_began_and_has_no_number_is_one_that_was_not_measured() {
+fn a_test_without_a_number_was_not_measured() {
     let mut document = alone();
     (document["tests"][1]["readings"], document["complete"]) = (json!([]), json!(false));
     let parsed = read(&document.to_string());
@@ -288,7 +288,7 @@ fn a_test_that_began_and_has_no_number_is_one_that_was_not_measured() {
 }
 
 #[test]
-fn what_the_driver_said_is_kept_by_node() {
+fn driver_telemetry_is_kept_by_node() {
     let [mut first, second] = together();
     first["around"] = json!({"samples": 12, "gpus": [{"index": 1, "others": [4711],
         "under_load": {"pcie_generation": 4, "throttled": ["hw-slowdown\u{7}"]}}]});
@@ -313,7 +313,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 proptest! {
     #[test]
-    fn what_was_cut_is_truncated_and_every_number_stands_in_it(
+    fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
         rates in prop::collection::vec(0.001..900.0f64, 12),
         at in 0.0..1.0f64,
         first_is_cut in any::<bool>(),
@@ -348,7 +348,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
+fn a_document_counts_only_for_the_node_of_its_connection() {
     let [first, second] = together().map(|document| format!("{document}\n"));
     let tools = [Tool::FabricgateCopy];
     let by = |senders: [&str; 2]| {

@@ -1,5 +1,5 @@
 //! `dcgmi diag`: the statuses of its tests, as JSON (`-j`) in the layouts of DCGM 2 to 4, and as
-//! the table that it prints otherwise (`printed`).
+//! the table that it prints otherwise (`table`).
 //!
 //! Exit codes differ between versions and are not used; statuses are. A failed test is an error of
 //! the part it names, a skipped one was not run, a warning stays a fact.

@@ -25,7 +25,6 @@ pub(in crate::outputs) fn problem_kinds(parsed: &ParseOutput) -> Vec<OutputProbl
 /// A piece to cut out, its position, and the replacement.
 pub(in crate::outputs) type TextDamage = (usize, usize, Vec<u8>);
 
-/// Any damage.
 pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = TextDamage> {
     let put = prop_oneof![
         Just(Vec::new()),

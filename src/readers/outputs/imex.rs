@@ -212,18 +212,18 @@ fn split_node_line(text: &str) -> Option<(u32, &str)> {
 fn read_node(index: u32, rest: &str) -> (ImexNode, bool) {
     let local = rest.trim_start().starts_with('*');
     let mut node = ImexNode { index, ..ImexNode::default() };
-    let said = |text: &str| Some(clean(text)).filter(|t| !t.is_empty());
+    let non_empty = |text: &str| Some(clean(text)).filter(|t| !t.is_empty());
     let fields = rest.trim().trim_start_matches(['-', '*']);
     for field in fields.split(" - ") {
         let field = field.trim_matches(|c: char| c.is_whitespace() || c == '*');
         if let Some(version) = field.strip_prefix("Version:") {
-            node.version = said(version);
+            node.version = non_empty(version);
         } else if let Some(name) = field.strip_prefix("Hostname:") {
-            node.host_name = said(name);
+            node.host_name = non_empty(name);
         } else if node.host.is_none() {
-            node.host = said(field);
+            node.host = non_empty(field);
         } else if node.status.is_none() {
-            node.status = said(field).filter(|_| !field.contains('\u{fffd}'));
+            node.status = non_empty(field).filter(|_| !field.contains('\u{fffd}'));
         }
     }
     (node, local)
@@ -240,7 +240,6 @@ struct ImexTextReader {
     imex: ImexStatus,
     legend: BTreeMap<String, String>,
     in_legend: bool,
-    /// Columns of the table.
     columns: Option<Vec<u32>>,
     in_table: bool,
     local: Option<u32>,

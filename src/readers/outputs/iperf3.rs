@@ -28,14 +28,14 @@ const BITS_PER_GB: f64 = 8e9;
 
 /// Whether this tool wrote the output.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
-    let said = |words: &str| input.text.contains(words);
-    let version = said("\"version\"") && said("\"iperf 3");
-    let sums = said("\"sum_received\"") || said("\"sum_sent\"");
-    let start = said("\"connecting_to\"") && said("\"test_start\"");
-    if version || start || (sums && said("\"bits_per_second\"")) {
+    let contains = |words: &str| input.text.contains(words);
+    let version = contains("\"version\"") && contains("\"iperf 3");
+    let sums = contains("\"sum_received\"") || contains("\"sum_sent\"");
+    let start = contains("\"connecting_to\"") && contains("\"test_start\"");
+    if version || start || (sums && contains("\"bits_per_second\"")) {
         return CERTAIN;
     }
-    if said("\"intervals\"") && said("\"error\"") && said("\"start\"") {
+    if contains("\"intervals\"") && contains("\"error\"") && contains("\"start\"") {
         return LIKELY;
     }
     input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
@@ -100,8 +100,8 @@ fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
     if stopped.is_none() {
         read_end(&value["start"]["test_start"], &value["end"], document.line, &mut parsed);
     }
-    if let Some(said) = value["error"].as_str() {
-        push_failure(said, document.line, &mut parsed);
+    if let Some(error) = value["error"].as_str() {
+        push_failure(error, document.line, &mut parsed);
     }
     check_complete(&mut parsed, document.line);
     parsed
@@ -137,10 +137,10 @@ fn check_complete(parsed: &mut ParseOutput, line: u32) {
     parsed.complete = parsed.problems.is_empty();
 }
 
-fn push_failure(said: &str, line: u32, parsed: &mut ParseOutput) {
-    let said = clean(said);
-    let said = if said.is_empty() { "the tool reports an error".to_owned() } else { said };
-    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line));
+fn push_failure(message: &str, line: u32, parsed: &mut ParseOutput) {
+    let message = clean(message);
+    let message = if message.is_empty() { "the tool reports an error".to_owned() } else { message };
+    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, message).at_line(line));
 }
 
 fn read_start(start: &Value, parsed: &mut ParseOutput) {
@@ -159,13 +159,13 @@ fn read_start(start: &Value, parsed: &mut ParseOutput) {
         ("target_bitrate", &test["target_bitrate"]),
     ];
     for (key, value) in fields {
-        let said = match value {
-            Value::String(said) => clean(said),
+        let text = match value {
+            Value::String(text) => clean(text),
             Value::Number(number) => number.to_string(),
             _ => continue,
         };
-        if !said.is_empty() {
-            parsed.facts.parameters.insert(key.to_owned(), said);
+        if !text.is_empty() {
+            parsed.facts.parameters.insert(key.to_owned(), text);
         }
     }
 }
@@ -261,8 +261,8 @@ fn parse_text(input: &ParserInput<'_>) -> ParseOutput {
             done = true;
         } else if is_header(text) {
             udp |= text.contains("Jitter") || text.contains("Datagrams");
-        } else if let Some(said) = text.strip_prefix("iperf3: error - ") {
-            push_failure(said, line.number, &mut parsed);
+        } else if let Some(error) = text.strip_prefix("iperf3: error - ") {
+            push_failure(error, line.number, &mut parsed);
         } else if is_not_installed(text) {
             push_failure(text, line.number, &mut parsed);
         } else if let Some(summary) = parse_summary(text) {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_is_the_rate_and_reverse_is_named() {
+    fn the_received_rate_counts_and_reverse_is_named() {
         for (reverse, name) in [(0, "iperf3"), (1, "iperf3_reverse")] {
             let parsed = read(&document(94.0e9, reverse).to_string());
             assert_eq!(parsed.tool, Some(Tool::Iperf3));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_document_is_told_and_not_passed_over() {
+    fn a_second_document_is_reported_and_not_ignored() {
         let (one, two) = (document(80e9, 0), document(40e9, 0));
         let parsed = read(&format!("{one}\n{two}\n"));
         assert_eq!(values(&parsed), [("iperf3".to_owned(), 10.0)]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_at_once_are_two_numbers_and_what_was_sent_is_the_fallback() {
+    fn concurrent_directions_are_two_numbers_and_the_sent_rate_is_the_fallback() {
         let mut value = document(80e9, 0);
         value["start"]["test_start"]["bidir"] = json!(1);
         value["end"]["sum_received_bidir_reverse"] = json!({"bits_per_second": 72e9});
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_without_a_count_of_the_receiver_says_nothing() {
+    fn udp_without_the_receivers_count_has_no_result() {
         let mut value = document(80e9, 0);
         value["start"]["test_start"]["protocol"] = json!("UDP");
         value["end"] = json!({"streams": [], "sum": {"bits_per_second": 80e9}});

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_whole_before_the_cut_is_kept_and_a_cut_number_is_not() {
+    fn complete_values_before_the_cut_are_kept_and_a_cut_number_is_not() {
         let found = find_document("{\"a\": 1, \"b\": [1.5, 2, 3", &["a"]).expect("an object");
         assert_eq!(found.value, serde_json::json!({"a": 1, "b": [1.5, 2]}));
         assert!(found.stopped.expect("it stopped").at_end);

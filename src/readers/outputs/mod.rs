@@ -1,4 +1,4 @@
-//! Reads the output of tools: takes bytes, returns [`Parsed`], nothing else.
+//! Reads the output of tools: takes bytes, returns [`ParseOutput`], nothing else.
 //!
 //! Each tool has one parser. The content of a file selects the parser, never its name. A parser
 //! never fails as a whole, never invents a number and never panics; input that it could not read
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_host_says_of_itself_stays_its_own() {
+    fn each_hosts_output_stays_its_own() {
         let of = |host: &str, uuid: &str, links: u32| -> Vec<String> {
             let links = (0..links).map(|link| format!("{host}: \t Link {link}: 25 GB/s\n"));
             let heading = format!("{host}: GPU 0: NVIDIA Z1 (UUID: GPU-{uuid})\n");
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_nccl_tests_without_their_mark_say_the_same() {
+    fn lines_of_nccl_tests_without_their_mark_read_the_same() {
         let whole = parse_text(COLLECTIVE);
         assert!(whole.complete, "{:?}", whole.problems);
         assert_eq!(whole.facts.ranks.iter().map(|r: &ToolRank| r.rank).max(), Some(3));

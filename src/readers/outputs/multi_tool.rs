@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_in_one_piece_is_missing_in_the_whole() {
+    fn a_cut_piece_makes_the_whole_incomplete() {
         let cut = &COPY[..COPY.len() - 40];
         let parsed = read(&format!("{cut}\n{REDUCE}"));
         assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_beside_results_adds_its_facts_and_takes_nothing_away() {
+    fn a_listing_next_to_results_adds_its_facts_and_removes_nothing() {
         let parsed = read(&format!("{PATHS}{REDUCE}"));
         assert_eq!(parsed.tool, Some(Tool::NcclTests));
         assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);

@@ -31,11 +31,9 @@ const MOST_RANKS: u32 = 1_000_000;
 pub(super) struct ProbeDocument {
     /// The node; empty if the document does not name it.
     pub(super) node: String,
-    /// The content of the document.
     pub(super) value: Value,
     /// The line on which it begins.
     pub(super) line: u32,
-    /// Whether it is complete.
     pub(super) whole: bool,
 }
 
@@ -138,18 +136,18 @@ impl ProbeDocumentReader {
 
     /// Stores a field as a fact; a difference between nodes is a problem.
     pub(super) fn keep_fact(&mut self, key: &str, page: &ProbeDocument) {
-        let said = match &page.value[key] {
-            Value::String(said) => text::clean(said),
+        let text = match &page.value[key] {
+            Value::String(text) => text::clean(text),
             Value::Number(number) => number.to_string(),
             _ => return,
         };
-        if said.is_empty() {
+        if text.is_empty() {
             return;
         }
-        let known = self.parsed.facts.parameters.entry(key.to_owned()).or_insert(said.clone());
-        if *known != said {
+        let known = self.parsed.facts.parameters.entry(key.to_owned()).or_insert(text.clone());
+        if *known != text {
             let what =
-                format!("{}: {key} is {said}, and {known} on another node", page.node_name());
+                format!("{}: {key} is {text}, and {known} on another node", page.node_name());
             self.note(OutputProblem::new(OutputProblemKind::Inconsistent, what), Some(page));
         }
     }
@@ -168,8 +166,8 @@ impl ProbeDocumentReader {
             found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node))
         {
             // A node reports for itself only.
-            let who = if node.is_empty() { "no node" } else { &node };
-            let what = format!("{sender} sent a document that names {who}; it is not read");
+            let named = if node.is_empty() { "no node" } else { &node };
+            let what = format!("{sender} sent a document that names {named}; it is not read");
             self.is_sound = false;
             let problem =
                 OutputProblem::new(OutputProblemKind::Inconsistent, what).at_line(found.line);
@@ -177,8 +175,8 @@ impl ProbeDocumentReader {
             return;
         }
         let page = ProbeDocument { node, value, line: found.line, whole: stopped.is_none() };
-        if let Some(said) = page.value["format"].as_str().filter(|said| *said != format) {
-            let what = format!("format {}, this version reads {format}", text::clean(said));
+        if let Some(other) = page.value["format"].as_str().filter(|other| *other != format) {
+            let what = format!("format {}, this version reads {format}", text::clean(other));
             self.note_strange(OutputProblemKind::Unrecognised, what, Some(&page));
             return;
         }
@@ -210,12 +208,12 @@ impl ProbeDocumentReader {
         let cuda = page.value["cuda"].as_str().map(text::clean);
         facts.cuda_driver = facts.cuda_driver.take().or(cuda);
         for gpu in self.read_items::<ProbedGpu>(&page, "gpus") {
-            let word = |said: Option<String>| said.map(|said| text::clean(&said));
+            let clean = |field: Option<String>| field.map(|text| text::clean(&text));
             self.parsed.facts.devices.push(ToolDevice {
                 index: gpu.index,
-                name: word(gpu.name),
-                bus_id: word(gpu.bus_id),
-                uuid: word(gpu.uuid),
+                name: clean(gpu.name),
+                bus_id: clean(gpu.bus_id),
+                uuid: clean(gpu.uuid),
                 host: Some(page.node.clone()).filter(|node| !node.is_empty()),
             });
         }
@@ -266,11 +264,11 @@ impl ProbeDocumentReader {
 
     /// Reads the problems that the probe itself reports.
     fn read_problems(&mut self, page: &ProbeDocument) {
-        for said in page.list("problems") {
-            let Ok(said) = serde_json::from_value::<ProbeProblem>(said.clone()) else {
+        for item in page.list("problems") {
+            let Ok(entry) = serde_json::from_value::<ProbeProblem>(item.clone()) else {
                 if page.whole {
                     // A kind of a later version must not hide the rest.
-                    let what = match said["detail"].as_str() {
+                    let what = match item["detail"].as_str() {
                         Some(detail) => text::clean(detail),
                         None => "a problem that cannot be read".to_owned(),
                     };
@@ -278,23 +276,23 @@ impl ProbeDocumentReader {
                 }
                 continue;
             };
-            let (class, detail) = (text::clean(&said.class), text::clean(&said.detail));
+            let (class, detail) = (text::clean(&entry.class), text::clean(&entry.detail));
             let what = match (class.is_empty(), detail.is_empty()) {
                 (true, true) => "a problem without a text".to_owned(),
                 (true, false) => detail,
                 (false, true) => class.clone(),
                 (false, false) => format!("{class}: {detail}"),
             };
-            let word = |said: Option<String>| {
-                said.map(|said| text::clean(&said)).filter(|said| !said.is_empty())
+            let clean = |field: Option<String>| {
+                field.map(|text| text::clean(&text)).filter(|text| !text.is_empty())
             };
             let problem = OutputProblem {
-                testcase: word(said.testcase),
-                host: word(said.node),
-                gpu: said.gpu,
-                code: word(said.code),
+                testcase: clean(entry.testcase),
+                host: clean(entry.node),
+                gpu: entry.gpu,
+                code: clean(entry.code),
                 class: Some(class).filter(|class| !class.is_empty()),
-                ..OutputProblem::new(said.kind, what)
+                ..OutputProblem::new(entry.kind, what)
             };
             self.note(problem, Some(page));
         }
@@ -303,17 +301,17 @@ impl ProbeDocumentReader {
     /// Reads the participants. If documents disagree, the owner of a number is unknown.
     fn read_members(&mut self, pages: &[ProbeDocument]) {
         // A node's entries for its own ranks come first.
-        let said: Vec<Vec<ProbedRank>> =
+        let listed: Vec<Vec<ProbedRank>> =
             pages.iter().map(|page| self.read_items::<ProbedRank>(page, "ranks")).collect();
         let is_own = |page: &ProbeDocument, rank: &ProbedRank| text::clean(&rank.node) == page.node;
-        let own = pages.iter().zip(&said).map(|(page, ranks)| (page, ranks, true));
-        let others = pages.iter().zip(&said).map(|(page, ranks)| (page, ranks, false));
+        let own = pages.iter().zip(&listed).map(|(page, ranks)| (page, ranks, true));
+        let others = pages.iter().zip(&listed).map(|(page, ranks)| (page, ranks, false));
         for (page, ranks, own) in own.chain(others) {
             for rank in ranks.iter().filter(|rank| is_own(page, rank) == own) {
                 let mut rank = rank.clone();
                 rank.node = text::clean(&rank.node);
-                rank.bus_id = rank.bus_id.map(|said| text::clean(&said));
-                rank.name = rank.name.map(|said| text::clean(&said));
+                rank.bus_id = rank.bus_id.map(|text| text::clean(&text));
+                rank.name = rank.name.map(|text| text::clean(&text));
                 let number = rank.rank;
                 if MOST_RANKS < number || rank.node.is_empty() {
                     let what = format!("{number} is not a valid rank");
@@ -331,7 +329,7 @@ impl ProbeDocumentReader {
             }
         }
         let printed: BTreeSet<&str> = pages.iter().map(|page| page.node.as_str()).collect();
-        let mut silent = BTreeSet::new();
+        let mut missing = BTreeSet::new();
         for rank in self.ranks.values() {
             self.parsed.facts.ranks.push(ToolRank {
                 rank: rank.rank,
@@ -342,10 +340,10 @@ impl ProbeDocumentReader {
                 group: None,
             });
             if !printed.contains(rank.node.as_str()) {
-                silent.insert(rank.node.clone());
+                missing.insert(rank.node.clone());
             }
         }
-        for node in silent {
+        for node in missing {
             let what = format!("{node} took part and printed no document");
             self.is_sound = false;
             let problem = OutputProblem::new(OutputProblemKind::Truncated, what);
@@ -462,15 +460,15 @@ fn parse_document(first: u32, chunk: &str, family: &str) -> FoundDocument {
     // A number at the end of a text may have lost digits; a line end after it comes from the next
     // document, or from the terminal.
     let chunk = chunk.trim_end();
-    let is_ours = |map: &serde_json::Map<String, Value>| {
-        map.get("format").and_then(Value::as_str).is_some_and(|said| said.starts_with(family))
+    let has_format = |map: &serde_json::Map<String, Value>| {
+        map.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with(family))
     };
-    let found = lenient_json::find_document_where(chunk, is_ours);
+    let found = lenient_json::find_document_where(chunk, has_format);
     let broken = found.as_ref().filter(|document| document.stopped.is_some());
     let found = match broken.map(|document| chunk[..document.end].trim_end()) {
         // The text after the break belongs to another document; the number before it may be
         // truncated.
-        Some(before) => lenient_json::find_document_where(before, is_ours),
+        Some(before) => lenient_json::find_document_where(before, has_format),
         None => found,
     };
     let line = first + found.as_ref().map_or(0, |document| document.line.saturating_sub(1));

@@ -16,7 +16,7 @@ pub(super) fn add_stderr_problems(
     let input = ParserInput::new(&text);
     let Some(parser) = choose_parser(parsed, &input, is_wanted) else { return };
     let running = unfinished_test(parsed);
-    let said = (parser.parse)(&input);
+    let messages = (parser.parse)(&input);
     let is_error =
         |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
     // A complete output outweighs messages of other programs.
@@ -26,7 +26,7 @@ pub(super) fn add_stderr_problems(
     let is_known = |p: &OutputProblem| {
         parsed.problems.iter().any(|known| (known.kind, &known.detail) == (p.kind, &p.detail))
     };
-    let found: Vec<OutputProblem> = said
+    let found: Vec<OutputProblem> = messages
         .problems
         .into_iter()
         .filter(|problem| is_error(problem) && counts(problem) && !is_known(problem))
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_comes_from_standard_error_whatever_stands_there() {
+    fn no_number_comes_from_standard_error() {
         for (stdout, _, _, _, _) in failures() {
             let noise = format!("{HEAD}GPU 0: x (UUID: GPU-1)\n\t Link 0: 25 GB/s\n");
             let alone = parse_output(stdout.as_bytes());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_output_is_not_broken_by_what_others_print_beside_it() {
+    fn a_complete_output_stays_complete_next_to_messages_of_other_programs() {
         let noise = "srun: error: Unable to restore the terminal\nFailed to get D-Bus connection\n";
         let whole = parse_output(HEAD.replace("v0.8", "v0.4").as_bytes());
         assert!(whole.complete, "{:?}", whole.problems);

@@ -42,10 +42,10 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     if !input.text.ends_with('\n') {
         plain.pop();
     }
-    let is_ours = |map: &serde_json::Map<String, Value>| {
+    let has_format = |map: &serde_json::Map<String, Value>| {
         map.get("format").and_then(Value::as_str).is_some_and(|f| f.starts_with(FAMILY))
     };
-    let Some(document) = lenient_json::find_document_where(&plain, is_ours) else {
+    let Some(document) = lenient_json::find_document_where(&plain, has_format) else {
         let what = "the document breaks off before its first field";
         parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what));
         return parsed;
@@ -95,10 +95,10 @@ fn read_document(value: &Value, line: u32, whole: bool, parsed: &mut ParseOutput
         keep_fact(parsed, &format!("{prefix}_device"), &value[end]["device"]);
         keep_fact(parsed, &format!("{prefix}_address"), &value[end]["address"]);
     }
-    for said in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let said = text::clean(said);
+    for text in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let text = text::clean(text);
         let problem =
-            OutputProblem::new(problem_kind(&said), said).at_line(line).in_test(Some(THROUGHPUT));
+            OutputProblem::new(problem_kind(&text), text).at_line(line).in_test(Some(THROUGHPUT));
         parsed.problems.push(problem);
     }
     let Some((from, to)) = ends else {
@@ -198,9 +198,9 @@ fn finite_number(value: &Value) -> Option<f64> {
 }
 
 /// Classifies a problem by the probe's own text.
-fn problem_kind(said: &str) -> OutputProblemKind {
-    let said = said.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+fn problem_kind(problem: &str) -> OutputProblemKind {
+    let problem = problem.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| problem.contains(word));
     if has(&["corrupt", "pattern", "byte counts", "bytes differ", "checksum"]) {
         OutputProblemKind::Corrupt
     } else if has(&["truncated", "cut short", "interrupted", "incomplete"]) {
@@ -212,13 +212,13 @@ fn problem_kind(said: &str) -> OutputProblemKind {
 
 /// Stores a non-empty field as a fact.
 fn keep_fact(parsed: &mut ParseOutput, key: &str, value: &Value) {
-    let said = match value {
-        Value::String(said) => text::clean(said),
+    let text = match value {
+        Value::String(text) => text::clean(text),
         Value::Number(number) => number.to_string(),
         _ => return,
     };
-    if !said.is_empty() {
-        parsed.facts.parameters.insert(key.to_owned(), said);
+    if !text.is_empty() {
+        parsed.facts.parameters.insert(key.to_owned(), text);
     }
 }
 
@@ -289,17 +289,17 @@ mod tests {
                 [(0, vec![vec![None, Some(31.5)], vec![Some(31.5), None]])]
             );
             assert_eq!(parsed.facts.hosts, ["a", "b"]);
-            let said = |key: &str| parsed.facts.parameters.get(key).map(String::as_str);
-            assert_eq!(said("rail"), Some("rail0"));
-            assert_eq!(said("streams"), Some("4"));
-            assert_eq!(said("source_device"), Some("eth1"));
-            assert_eq!(said("destination_device"), None);
-            assert_eq!(said("retransmits"), Some("8"));
+            let parameter = |key: &str| parsed.facts.parameters.get(key).map(String::as_str);
+            assert_eq!(parameter("rail"), Some("rail0"));
+            assert_eq!(parameter("streams"), Some("4"));
+            assert_eq!(parameter("source_device"), Some("eth1"));
+            assert_eq!(parameter("destination_device"), None);
+            assert_eq!(parameter("retransmits"), Some("8"));
         }
     }
 
     #[test]
-    fn a_second_document_is_told_and_not_passed_over() {
+    fn a_second_document_is_reported_and_not_ignored() {
         let one = document(&[(0.5, 0.4)]).to_string();
         let parsed = read_text(&format!("{one}\n{one}\n"));
         assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn retransmits_that_nobody_can_have_counted_are_not_told() {
+    fn impossible_retransmit_counts_are_not_kept() {
         let mut value = document(&[(0.5, 0.4)]);
         value["readings"][0]["forward"]["retransmits"] = json!(u64::MAX);
         let parsed = read_text(&value.to_string());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_got_lost_are_corrupt_and_give_no_number() {
+    fn lost_bytes_are_corrupt_and_give_no_number() {
         let mut value = document(&[(0.5, 0.4)]);
         value["readings"][0]["forward"]["received_bytes"] = json!(999);
         let parsed = read_text(&value.to_string());
@@ -326,16 +326,16 @@ mod tests {
     }
 
     #[test]
-    fn problems_in_the_probes_own_words_are_sorted() {
-        for (said, expected) in [
+    fn problems_are_classified_by_the_probes_text() {
+        for (problem, expected) in [
             ("stream 3: pattern differs at byte 7", OutputProblemKind::Corrupt),
             ("connection refused", OutputProblemKind::Error),
             ("interrupted", OutputProblemKind::Truncated),
         ] {
             let mut value = document(&[]);
-            (value["problems"], value["complete"]) = (json!([said]), json!(false));
+            (value["problems"], value["complete"]) = (json!([problem]), json!(false));
             let parsed = read_text(&value.to_string());
-            assert!(parsed.has_problem(expected) && !parsed.complete, "{said}");
+            assert!(parsed.has_problem(expected) && !parsed.complete, "{problem}");
         }
     }
 
@@ -355,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_cut_is_truncated_and_every_number_stands_in_it(
+        fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
             rates in prop::collection::vec((0.001..90.0f64, 0.001..90.0f64), 1..5),
             at in 0.0..1.0f64,
         ) {

@@ -1,7 +1,7 @@
 //! Tool output as lines, without surrounding noise.
 //!
 //! Launchers and copy-and-paste wrap outputs: colours, foreign line ends, non-ASCII blanks, and the
-//! prefixes that `margin` removes. Only these are removed; the parsers interpret the lines.
+//! prefixes that `line_prefix` removes. Only these are removed; the parsers interpret the lines.
 //! Separate digits are never joined: an invalid byte becomes U+FFFD, so a damaged number is no
 //! longer a number.
 

@@ -89,9 +89,9 @@ pub(super) fn parse_unsupported(
     };
     let known = { named }.find(wrote)?;
     // The file also contains an output of another tool, which is read.
-    let beside =
+    let is_supported =
         |(sure, tool): &(ParserConfidence, Tool)| *sure == CERTAIN && !known.like.contains(tool);
-    if sure.iter().any(beside) {
+    if sure.iter().any(is_supported) {
         return None;
     }
     let detail = format!("an output of {}, which is not supported", known.name);
@@ -126,7 +126,7 @@ mod tests {
         # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 41.94 \n#\n";
 
     #[test]
-    fn tools_of_others_are_named_and_give_no_numbers() {
+    fn unsupported_tools_are_named_and_give_no_numbers() {
         let corner = ROCM.lines().skip(4).collect::<Vec<_>>().join("\n");
         let rccl =
             format!("# Collective test starting: all_reduce_perf\nRCCL version : 2.20.5\n{ROWS}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn our_tools_beside_them_are_read() {
+    fn supported_tools_next_to_them_are_read() {
         let parsed = parse_output(format!("gpu: x Gflop/s)   errors: 0\n{ROWS}").as_bytes());
         assert_eq!((parsed.tool.is_some(), parsed.measurements.len()), (true, 1));
     }

@@ -121,8 +121,8 @@ const NOT_IN_MULTI_NODE: &[&str] = &[
 ];
 
 /// The offset of `on_all_nodes` in the probe or in its fallback, if set.
-fn multi_node_offset(said: Option<&Spanned<bool>>) -> Option<usize> {
-    said.filter(|it| *it.get_ref()).map(|it| it.span().start)
+fn multi_node_offset(multi_node: Option<&Spanned<bool>>) -> Option<usize> {
+    multi_node.filter(|it| *it.get_ref()).map(|it| it.span().start)
 }
 
 /// Checks multi-node commands and the fallback.
@@ -142,7 +142,7 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
     }
     if let (Some(at), Some(_)) = (own, &read.serve) {
         let message =
-            "on_all_nodes: every node runs the command, so none is left to serve".to_owned();
+            "on_all_nodes: every node runs the command, so no node is left to serve".to_owned();
         return Err((at, message));
     }
     if own.is_some() {
@@ -178,11 +178,11 @@ fn check_commands(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     check_command(read, "argv", &read.argv, &[])?;
     check_multi_node_and_fallback(read)?;
     let reads_itself = read.reads_itself.as_ref().filter(|itself| *itself.get_ref());
-    let says = |argv: &Spanned<Vec<Spanned<String>>>, name: &str| {
+    let contains = |argv: &Spanned<Vec<Spanned<String>>>, name: &str| {
         argv.get_ref().iter().any(|word| word.get_ref().contains(name))
     };
     if let Some(itself) = reads_itself
-        && !says(&read.argv, placeholder::READINGS)
+        && !contains(&read.argv, placeholder::READINGS)
     {
         let message = format!("reads_itself: argv does not contain {}", placeholder::READINGS);
         return Err((itself.span().start, message));
@@ -194,7 +194,7 @@ fn check_commands(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     }
     check_command(read, "serve.argv", &serve.argv, &[])?;
     let port = placeholder::PORT;
-    match (serve.ready.get_ref(), says(&serve.argv, port)) {
+    match (serve.ready.get_ref(), contains(&serve.argv, port)) {
         (ReadySignal::Port, false) => {
             let message = format!(
                 "serve.argv does not contain {port}, the port at which it \
@@ -232,7 +232,7 @@ fn check_command(
         let text = word.get_ref();
         let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
         if let Some(name) = without.iter().find(|name| text.contains(**name)) {
-            return wrong(&format!("{name} is not available there"));
+            return wrong(&format!("{name} is not available in this command"));
         }
         let rest = known.iter().fold(text.clone(), |rest, name| rest.replace(name, ""));
         if let Some(name) = placeholder::ALL.iter().find(|name| rest.contains(**name)) {

@@ -27,7 +27,7 @@ pub struct SimCopyRequest<'a> {
     pub copies: u32,
     /// Warm-up copies before each reading.
     pub warmup: u32,
-    /// Across nodes, measure only GPU i with GPU i.
+    /// Whether nodes measure only GPU i with GPU i of each other.
     pub lane: bool,
 }
 
@@ -144,7 +144,7 @@ fn run_test(
     let mut told: Vec<u32> = Vec::new();
     for (at, other) in holes.cells().filter(|(at, other)| holes.is_corrupt(*at, *other)) {
         let (by, end) = (place.fabric.cuda_index(at), place.fabric.cuda_index(other));
-        // Once per copying GPU, which is not necessarily the faulty one.
+        // One entry per copying GPU, which is not necessarily the faulty one.
         if place.is_here(at) && !told.contains(&by) {
             told.push(by);
             let what = format!("4096 words arrived wrong, copied by GPU {by}, with GPU {end}");

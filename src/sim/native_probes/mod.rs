@@ -25,17 +25,13 @@ mod tests;
 /// Location and peers of a probe.
 #[derive(Debug)]
 pub struct NativeProbeSite<'a> {
-    /// The scenario.
     pub scenario: &'a Scenario,
-    /// Its fabric.
     pub fabric: &'a SimFabric,
-    /// Name of the node.
     pub node: &'a str,
     /// All participating nodes, in order; empty for a single-node probe.
     pub nodes: &'a [String],
     /// Indices of the GPUs on each node; empty for all.
     pub gpus: &'a [u32],
-    /// Settings of NCCL and CUDA.
     pub environment: MpiEnvironment,
     /// The noise of a reading.
     pub noise: fn(u32) -> u32,
@@ -98,7 +94,6 @@ impl NativeProbeSite<'_> {
         .collect()
     }
 
-    /// The GPUs of all nodes.
     fn probed_ranks(&self) -> Vec<ProbedRank> {
         let all = self.all_gpus().into_iter();
         (0..)
@@ -119,7 +114,6 @@ impl NativeProbeSite<'_> {
         format!("{}.0", printed.strip_prefix("0000").unwrap_or(printed))
     }
 
-    /// CUDA version of the driver.
     fn cuda_version(&self) -> Option<String> {
         let node = self.fabric.node(self.node).ok()?;
         let cuda = self.fabric.nodes[node].hardware.cuda;

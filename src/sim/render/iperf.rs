@@ -17,7 +17,7 @@ pub struct SimIperfRun<'a> {
     pub streams: u32,
     /// Requested seconds.
     pub seconds: f64,
-    /// The server sends (`-R`).
+    /// Whether the server sends (`-R`).
     pub reverse: bool,
     /// Rate of the requested direction in GB/s.
     pub rate: f64,
@@ -85,10 +85,9 @@ pub fn render_failure(why: &str) -> SimToolOutput {
 /// The receiver counts data that arrived before the end; the rest is in flight.
 const RECEIVED_SHARE: f64 = 0.9998;
 
-/// One direction of a run.
 struct SimIperfFlow<'a> {
     rate: f64,
-    /// The client sends.
+    /// Whether the client sends.
     sends: bool,
     run: &'a SimIperfRun<'a>,
 }

@@ -11,17 +11,15 @@ pub const ITERATIONS: u64 = 5000;
 /// A run between two nodes, or between one node's NIC and a healthy partner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimPerftestRun {
-    /// Index of the NIC's rail.
     pub rail: usize,
     /// The partner's index in the fabric.
     pub peer: Option<usize>,
-    /// Rates in Gb/sec instead of MB/sec of 2^20 bytes.
+    /// Whether rates are in Gb/sec instead of MB/sec of 2^20 bytes.
     pub gbits: bool,
-    /// The data comes from the partner (`ib_read_bw`).
+    /// Whether the data comes from the partner (`ib_read_bw`).
     pub reads: bool,
-    /// Both directions concurrently, added up.
+    /// Whether both directions run concurrently; their rates are added up.
     pub bidirectional: bool,
-    /// Queue pairs.
     pub pairs: u32,
     /// Binary logarithms of the smallest and the largest message.
     pub sizes: [u32; 2],
@@ -93,7 +91,6 @@ pub fn server_not_found(peer: &str, port: u16) -> SimToolOutput {
     SimToolOutput::with_exit_code(String::new(), why, 1)
 }
 
-/// Renders the whole output.
 pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> SimToolOutput {
     let rule = "-".repeat(87);
     let (fabric, first) = (bench.fabric, bench.gpus().first().copied());

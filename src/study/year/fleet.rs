@@ -21,9 +21,7 @@ use sim::render::node_address;
 use sim::scenario::Scenario;
 use sim::tool_dispatch;
 
-/// Nodes of a rack.
 pub(super) const NODES: usize = 18;
-/// GPUs of a node.
 pub(super) const GPUS: usize = 4;
 
 /// Position of a node: its rack, and its index in the rack.
@@ -43,7 +41,6 @@ impl FleetPosition {
         format!("r{:03}n{:02}", self.rack, self.node)
     }
 
-    /// The node of this name.
     pub(super) fn from_name(name: &NodeName) -> Self {
         let number = |from: usize, to: usize| name.as_str()[from..to].parse().ok();
         let spot = number(1, 4).zip(number(5, 7)).map(|(rack, node)| Self { rack, node });

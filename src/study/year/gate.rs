@@ -35,7 +35,6 @@ pub(super) struct YearGate {
     certified: BTreeMap<NodeName, i64>,
 }
 
-/// A run for the gate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct YearRun<'a> {
     pub(super) profile: Profile,
@@ -83,7 +82,6 @@ impl YearGate {
         live.reason_by = Some("operator".to_owned());
     }
 
-    /// The operator returns it.
     pub(super) fn resume_manually(&mut self, node: &NodeName) {
         let theirs = |live: &&mut SchedulerNode| {
             live.reason.as_deref().is_some_and(|it| it == "maintenance")

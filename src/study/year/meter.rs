@@ -15,7 +15,6 @@ use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 use sim::noise::NoiseKey;
 
-/// One GPU of the fleet.
 pub(super) type FleetGpu = (FleetPosition, usize);
 
 /// State of parts in addition to the faults of the fabric.
@@ -36,7 +35,6 @@ pub(super) struct ReadingRatio {
     pub(super) ratio: f64,
 }
 
-/// Takes readings as time passes.
 #[derive(Debug)]
 pub(super) struct YearMeter<'y> {
     pub(super) fleet: &'y mut YearFleet,

@@ -92,10 +92,8 @@ pub(super) struct Transient {
     host: bool,
 }
 
-/// The measured path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReadingPath {
-    /// NVLink.
     Link,
     /// The link between a GPU and its host.
     Host,
@@ -115,12 +113,10 @@ impl ReadingPath {
     }
 }
 
-/// Transients of a year.
 #[derive(Debug)]
 pub(super) struct TransientSchedule {
     key: NoiseKey,
     rates: TransientRates,
-    /// Transients by day and rack.
     transients: BTreeMap<(usize, usize), Vec<Transient>>,
     /// Days with a transient fault of the measuring host.
     bad_host_days: Vec<usize>,

@@ -49,7 +49,6 @@ const HISTORY_RUNS: usize = 20;
 /// Concurrent steps: more than the number of pairs.
 const PARALLEL: usize = 4_096;
 
-/// A fault and its history.
 #[derive(Clone, Copy, Debug)]
 struct FaultRecord {
     fault: YearFault,

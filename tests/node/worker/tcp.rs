@@ -135,7 +135,7 @@ fn strangers_are_turned_away_and_the_client_is_served() {
     loud.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("said");
     let mut answer = String::new();
     loud.read_to_string(&mut answer).expect("heard");
-    assert!(answer.contains("expected a client of fabricgate"), "{answer}");
+    assert!(answer.contains("expected a fabricgate client"), "{answer}");
     let got = connect(port, "0.1");
     assert_eq!(got.status.code(), Some(0), "{}", String::from_utf8_lossy(&got.stderr));
     assert!(document(&got.stdout).complete);

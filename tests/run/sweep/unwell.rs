@@ -14,9 +14,9 @@ fn an_interrupt_while_workers_are_started_ends_the_run_at_once() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let folder = place.folder();
     assert_eq!((state(&folder).as_str(), count(&folder, "results.jsonl")), ("partial", 0));
-    let said = verdicts(&folder);
-    assert_eq!(unknown(&said, "first on n2"), "not run: the run ended before");
-    assert!(nodes(&said).values().all(|(outcome, _)| outcome == "unknown"));
+    let document = verdicts(&folder);
+    assert_eq!(unknown(&document, "first on n2"), "not run: the run ended before");
+    assert!(nodes(&document).values().all(|(outcome, _)| outcome == "unknown"));
     place.nothing_is_left_running();
 }
 
@@ -51,8 +51,8 @@ fn a_second_interrupt_does_not_wait_for_tools_that_ignore_the_first() {
     assert_eq!(state(&folder), "partial");
     place.nothing_is_left_running();
     assert_eq!(place.run(&["report", &shown]).status.code(), Some(0));
-    let said = verdicts(&folder);
-    let why = unknown(&said, "stubborn on n2");
+    let document = verdicts(&folder);
+    let why = unknown(&document, "stubborn on n2");
     assert!(why == "not run: the run ended before" || why == "the run was interrupted", "{why}");
 }
 
@@ -68,14 +68,14 @@ fn a_worker_that_is_killed_is_started_once_more_and_the_sweep_goes_on() {
     let place = Place::fakes("n[1-3]", LAUNCH, 60, &probes);
     let output = place.configured(&["audit"]);
     let folder = place.folder();
-    let said = verdicts(&folder);
-    let why = unknown(&said, "first on n2");
+    let document = verdicts(&folder);
+    let why = unknown(&document, "first on n2");
     assert!(why.starts_with("the worker ended"), "{why}");
-    let unknown = said["unknown"].as_array().expect("a list");
+    let unknown = document["unknown"].as_array().expect("a list");
     for what in ["second on n2", "first on n1", "second on n3"] {
         assert!(unknown.iter().all(|u| u["what"] != what), "{what} came back: {unknown:#?}");
     }
-    assert_eq!(nodes(&said)["n2"].0, "unknown");
+    assert_eq!(nodes(&document)["n2"].0, "unknown");
     assert_eq!(state(&folder), "complete", "{}", stderr(&output));
     let mut started: Vec<String> = fs::read_to_string(place.path("started"))
         .expect("noted")
@@ -104,18 +104,21 @@ fn workers_that_are_none_leave_their_node_unknown_and_stop_nobody_else() {
     let place = Place::fakes("n[1-7]", ODD_WORKERS, 10, &[("first", "cat output")]);
     let output = place.configured(&["audit"]);
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    let said = verdicts(&place.folder());
-    let says = |node: &str, part: &str| {
-        let why = unknown(&said, &format!("first on {node}"));
+    let document = verdicts(&place.folder());
+    let has_part = |node: &str, part: &str| {
+        let why = unknown(&document, &format!("first on {node}"));
         assert!(why.starts_with("not reached: ") && why.contains(part), "{node}: {why}");
-        assert_eq!(nodes(&said)[node].0, "unknown");
+        assert_eq!(nodes(&document)[node].0, "unknown");
     };
-    says("n1", "fabricgate 9.9.9 speaks protocol 99");
-    says("n3", "none of them a worker's greeting");
-    says("n4", "no worker answered within 10 s");
-    says("n6", "exit code 127: the tool was not found; last line on stderr: fabricgate: command");
-    says("n7", "a line of more than");
-    let unknown = said["unknown"].as_array().expect("a list");
+    has_part("n1", "fabricgate 9.9.9 uses protocol 99");
+    has_part("n3", "none of them a worker's greeting");
+    has_part("n4", "no worker answered within 10 s");
+    has_part(
+        "n6",
+        "exit code 127: the tool was not found; last line on stderr: fabricgate: command",
+    );
+    has_part("n7", "a line of more than");
+    let unknown = document["unknown"].as_array().expect("a list");
     for what in ["first on n2", "first on n5"] {
         assert!(unknown.iter().all(|u| u["what"] != what), "{what} came back: {unknown:#?}");
     }
@@ -139,8 +142,8 @@ fn a_node_that_was_not_reached_is_tried_again_when_the_run_is_resumed() {
     assert_eq!(unknown(&verdicts(&folder), "slow on n3"), "the run was interrupted");
     place.put("up", "");
     place.configured(&["audit", "--resume", &folder.display().to_string()]);
-    let said = verdicts(&folder);
-    let unknown = said["unknown"].as_array().expect("a list");
+    let document = verdicts(&folder);
+    let unknown = document["unknown"].as_array().expect("a list");
     let missing = |u: &&Value| u["what"].as_str().is_some_and(|what| what.starts_with("slow on"));
     assert_eq!(unknown.iter().find(missing), None);
     assert_eq!(state(&folder), "complete");
@@ -164,20 +167,20 @@ fn an_error_on_standard_error_fails_its_node_live_and_replayed() {
     );
     let output = place.configured(&["audit"]);
     let folder = place.folder();
-    let fails = |said: &Value, how: &str| {
-        let all = nodes(said);
+    let fails = |document: &Value, how: &str| {
+        let all = nodes(document);
         assert_eq!(all["n2"].0, "failed", "{how}: {all:?}\n{}", stderr(&output));
         assert!(["n1", "n3", "n4"].iter().all(|node| all[*node].0 == "pass"), "{how}: {all:?}");
-        let findings = said["findings"].as_array().expect("a list");
+        let findings = document["findings"].as_array().expect("a list");
         assert!(findings.iter().all(|f| f["class"] == "tool-error"), "{how}: {findings:#?}");
     };
     fails(&verdicts(&folder), "live");
     let shown = folder.display().to_string();
-    let told = place.run(&["replay", "--json", &shown]);
-    let said: Value = serde_json::from_slice(&told.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", stderr(&told)));
-    let said = said.get("verdicts").cloned().unwrap_or(said);
-    fails(&said, "replay");
+    let replayed = place.run(&["replay", "--json", &shown]);
+    let document: Value = serde_json::from_slice(&replayed.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", stderr(&replayed)));
+    let document = document.get("verdicts").cloned().unwrap_or(document);
+    fails(&document, "replay");
 }
 
 /// Under DRA no IMEX daemon of the host is there, and the tool may wait for one for ever
@@ -209,17 +212,17 @@ fn an_imex_tool_that_hangs_is_unknown_and_never_failed() {
              timeout_s = 2\ndisturbs = \"nothing\"\n",
         );
         let output = place.configured(&["audit"]);
-        let said = verdicts(&place.folder());
-        let findings = said["findings"].as_array().expect("a list");
+        let verdicts_document = verdicts(&place.folder());
+        let findings = verdicts_document["findings"].as_array().expect("a list");
         if !hangs {
-            assert!(!findings.is_empty(), "{said:#}");
+            assert!(!findings.is_empty(), "{verdicts_document:#}");
             continue;
         }
         assert_eq!(findings.len(), 0, "{printed:?}: {findings:#?}");
         assert_eq!(output.status.code(), Some(4), "{printed:?}: {}", stderr(&output));
-        for (node, (outcome, reason)) in nodes(&said) {
+        for (node, (outcome, reason)) in nodes(&verdicts_document) {
             assert_eq!(outcome, "unknown", "{printed:?}: {node}: {reason}");
-            let why = unknown(&said, &format!("nvidia-imex on {node}"));
+            let why = unknown(&verdicts_document, &format!("nvidia-imex on {node}"));
             assert_eq!(why, "exceeded its time limit and was killed", "{printed:?}");
         }
         place.nothing_is_left_running();

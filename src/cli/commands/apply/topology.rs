@@ -1,6 +1,6 @@
-//! A better topology file for a run, shown as a diff; nothing is written.
+//! Proposes a better topology file for a run as a diff; writes nothing.
 //!
-//! Which block is right and what a file must be, `act::topology` says.
+//! `act::topology` decides on the right block and the rules of the file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,49 +18,48 @@ use model::action::WithheldAction;
 use model::claims::Claims;
 use model::verdict::Verdicts;
 
-/// What is asked about a topology file.
+/// The inputs of a topology proposal.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyUpdateRequest<'a> {
-    /// The file.
+    /// The topology file.
     pub file: &'a Path,
-    /// The topology in it; otherwise the cluster's default.
+    /// The topology in the file; by default the cluster's default.
     pub topology: Option<&'a str>,
-    /// The verdicts of a run, which name moves together with its claims.
+    /// The verdicts of a run; together with the claims they determine the moves.
     pub verdicts: &'a Verdicts,
-    /// What was claimed in it.
+    /// The claims of the run.
     pub claims: &'a Claims,
-    /// Whom to ask for nodes.
+    /// The scheduler that lists the nodes.
     pub scheduler: &'a dyn Scheduler,
-    /// Whom to ask for the version of Slurm.
+    /// The client for the version of Slurm.
     pub scontrol: &'a ScontrolScheduler,
 }
 
-/// What came of it.
+/// The proposal, with what is withheld and what went wrong.
 #[derive(Clone, Debug, Serialize)]
 pub struct TopologyUpdateResult {
-    /// The better file.
+    /// The proposed file.
     pub proposal: TopologyProposal,
-    /// Findings that could have moved a node and do not.
+    /// Findings that could have moved a node but did not.
     pub withheld: Vec<WithheldAction>,
-    /// What could not be asked.
+    /// Failed queries.
     pub troubles: Vec<String>,
 }
 
-/// Proposes a file; nothing is written. That the scheduler does not answer is
-/// told and ends nothing.
+/// Proposes a file; writes nothing. A scheduler that does not answer is reported and ends nothing.
 pub fn propose_topology(
-    asked: &TopologyUpdateRequest<'_>,
+    request: &TopologyUpdateRequest<'_>,
 ) -> Result<TopologyUpdateResult, CommandError> {
-    crate::cli::runtime::build_runtime()?.block_on(build_result(asked))
+    crate::cli::runtime::build_runtime()?.block_on(build_result(request))
 }
 
 impl TopologyUpdateResult {
-    /// Its exit code.
+    /// The exit code of the proposal.
     pub fn exit_code(&self) -> u8 {
         if self.proposal.blocking_faults().is_empty() { exit::PASS } else { exit::ACTION_REFUSED }
     }
 
-    /// For people.
+    /// Renders the proposal as text.
     pub fn render(&self) -> String {
         let Self { proposal, withheld, troubles } = self;
         let mut text = String::new();
@@ -92,7 +91,7 @@ impl TopologyUpdateResult {
         for fault in &proposal.faults {
             let how = match (fault.forbids, fault.is_old) {
                 (true, _) => "wrong",
-                (false, true) => "as it is today",
+                (false, true) => "unchanged",
                 (false, false) => "note",
             };
             let _ = writeln!(text, "{how}: {}", to_plain(&fault.what));
@@ -110,30 +109,31 @@ impl TopologyUpdateResult {
 }
 
 async fn build_result(
-    asked: &TopologyUpdateRequest<'_>,
+    request: &TopologyUpdateRequest<'_>,
 ) -> Result<TopologyUpdateResult, CommandError> {
-    let (moves, withheld) = topology_proposal::asked(asked.verdicts, asked.claims);
+    let (moves, withheld) = topology_proposal::asked(request.verdicts, request.claims);
     let withheld = withheld.into_iter().map(|it| it.withheld).collect();
-    let wanted = TopologyRequest { topology: asked.topology.map(str::to_owned), moves };
-    let text = std::fs::read_to_string(asked.file)
-        .map_err(|error| CommandError::Environment(format!("{}: {error}", asked.file.display())))?;
+    let change = TopologyRequest { topology: request.topology.map(str::to_owned), moves };
+    let text = std::fs::read_to_string(request.file).map_err(|error| {
+        CommandError::Environment(format!("{}: {error}", request.file.display()))
+    })?;
     let mut troubles = Vec::new();
-    let mut ground = TopologyContext::default();
-    match asked.scheduler.read_nodes(&[]).await {
+    let mut context = TopologyContext::default();
+    match request.scheduler.read_nodes(&[]).await {
         Ok(live) if live.troubles.is_empty() && !live.nodes.is_empty() => {
-            ground.nodes = live.nodes.into_keys().collect();
+            context.nodes = live.nodes.into_keys().collect();
         }
         Ok(live) => troubles.push(format!(
-            "the scheduler did not tell of all nodes: {}",
-            live.troubles.first().map_or("it knows none", String::as_str)
+            "the scheduler did not list all nodes: {}",
+            live.troubles.first().map_or("it lists none", String::as_str)
         )),
-        Err(error) => troubles.push(format!("the scheduler was not asked for its nodes: {error}")),
+        Err(error) => troubles.push(format!("the scheduler's nodes could not be read: {error}")),
     }
-    ground.version = asked.scontrol.version().await;
-    if ground.version.is_none() {
-        troubles.push("the version of Slurm is not known".to_owned());
+    context.version = request.scontrol.version().await;
+    if context.version.is_none() {
+        troubles.push("the version of Slurm is unknown".to_owned());
     }
-    let proposal = topology_proposal::propose_topology(&text, &wanted, &ground)
-        .map_err(|refused| CommandError::Usage(format!("{}: {refused}", asked.file.display())))?;
+    let proposal = topology_proposal::propose_topology(&text, &change, &context)
+        .map_err(|refused| CommandError::Usage(format!("{}: {refused}", request.file.display())))?;
     Ok(TopologyUpdateResult { proposal, withheld, troubles })
 }

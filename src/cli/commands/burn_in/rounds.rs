@@ -1,8 +1,7 @@
-//! The rounds of a burn-in and the load between them, in order, each kept before
-//! the next begins.
+//! The rounds of a burn-in and the load between them, in order; each is stored before the next
+//! begins.
 //!
-//! When it ends is the rules' to say (`act::stops`), what it comes to is
-//! `act::acceptance`'s.
+//! `act::stops` decides when the burn-in ends, and `act::acceptance` computes its result.
 
 pub mod acceptance_update;
 pub mod soak;
@@ -36,16 +35,16 @@ use model::profile::Profile;
 use model::run::Run;
 use model::verdict::Outcome;
 
-/// A burn-in under way.
+/// A running burn-in.
 pub(crate) struct BurnInSession<'a> {
     site: SweepSetup,
     globals: &'a Globals,
     fleet: Claims,
-    /// What was claimed when it began.
+    /// The claims at the start of the burn-in.
     claims: Claims,
     pub(crate) acceptance: Acceptance,
     pub(crate) folder: RunFolder,
-    /// Where the run folders of rounds go.
+    /// The folder that contains the run folders of the rounds.
     runs: PathBuf,
     program: WorkerProgram,
     _links: Option<tempfile::TempDir>,
@@ -57,7 +56,7 @@ pub(crate) struct BurnInSession<'a> {
 }
 
 impl<'a> BurnInSession<'a> {
-    /// Takes the folder, and holds the nodes for all rounds.
+    /// Locks the folder, and allocates the nodes for all rounds.
     #[expect(clippy::too_many_arguments, reason = "what a burn-in is made of")]
     pub(crate) fn new(
         site: SweepSetup,
@@ -71,8 +70,8 @@ impl<'a> BurnInSession<'a> {
     ) -> anyhow::Result<Self> {
         let lock = folder.lock().map_err(|error| write_failure(&error))?;
         let Some(lock) = lock else {
-            let shown = folder.path().display();
-            let text = format!("{shown}: another fabricgate is at work on this burn-in");
+            let path_text = folder.path().display();
+            let text = format!("{path_text}: another fabricgate process runs this burn-in");
             return Err(CommandError::Environment(text).into());
         };
         let (program, links) = sweep::worker_program(&site.config, args.sweep.even_if_busy)?;
@@ -95,20 +94,20 @@ impl<'a> BurnInSession<'a> {
         Ok(burn)
     }
 
-    /// Holds the nodes once, for all rounds and the load between them: nodes that
-    /// somebody else uses in between cool down, or break.
+    /// Allocates the nodes once, for all rounds and the load between them: if other jobs use nodes
+    /// in between, they cool down or break.
     fn allocate_nodes(&mut self) -> anyhow::Result<()> {
         let config = &self.site.config;
         let claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
-        let asked = &self.acceptance.asked;
-        let plan = self.plan_basis(&claims, asked.seed)?.make_plan()?;
+        let request = &self.acceptance.asked;
+        let plan = self.plan_basis(&claims, request.seed)?.make_plan()?;
         let each = allocation::job_minutes(plan.estimate_s, config.confirm.wait) as f64;
         let left =
-            asked.rounds.map_or(1.0, |n| f64::from(n) - self.completed_rounds() as f64).max(1.0);
-        let by_rounds = left * (each + asked.soak_minutes);
+            request.rounds.map_or(1.0, |n| f64::from(n) - self.completed_rounds() as f64).max(1.0);
+        let by_rounds = left * (each + request.soak_minutes);
         // A last round may begin right before the hours are over.
-        let by_hours = asked.hours.map(|hours| hours * 60.0 + each + asked.soak_minutes);
-        let minutes = match (asked.rounds, by_hours) {
+        let by_hours = request.hours.map(|hours| hours * 60.0 + each + request.soak_minutes);
+        let minutes = match (request.rounds, by_hours) {
             (Some(_), Some(hours)) => by_rounds.min(hours),
             (None, Some(hours)) => hours,
             (_, None) => by_rounds,
@@ -137,12 +136,10 @@ impl<'a> BurnInSession<'a> {
         Ok(())
     }
 
-    /// Lets the nodes go.
     pub(crate) fn release_nodes(&mut self) {
         self.allocation = None;
     }
 
-    /// Rounds that were held to their end.
     pub(crate) fn completed_rounds(&self) -> usize {
         self.acceptance.rounds.iter().filter(|round| round.ended.is_some()).count()
     }
@@ -156,7 +153,7 @@ impl<'a> BurnInSession<'a> {
         PlanBasis::new(config, claims, &in_force.catalogue, Profile::BurnIn, seed)
     }
 
-    /// Round after round, until a rule ends it.
+    /// Runs rounds until a stop rule applies.
     pub(crate) fn run(&mut self) -> anyhow::Result<()> {
         loop {
             if let Some(stop) = burn_in_termination::check_stop(
@@ -168,8 +165,8 @@ impl<'a> BurnInSession<'a> {
             }
             let before = self.acceptance.rounds.iter().filter(|round| round.ended.is_some());
             let before = before.map(|round| round.round).max().unwrap_or(0);
-            let asked = &self.acceptance.asked;
-            let soaks = 0 < before && 0.0 < asked.soak_minutes;
+            let request = &self.acceptance.asked;
+            let soaks = 0 < before && 0.0 < request.soak_minutes;
             let was_soaked = self.acceptance.soaks.iter().any(|soak| soak.after_round == before);
             let is_begun = self.acceptance.rounds.last().is_some_and(|it| it.ended.is_none());
             if soaks && !was_soaked && !is_begun {
@@ -187,7 +184,7 @@ impl<'a> BurnInSession<'a> {
     }
 
     fn record_interruption(&mut self, after_round: u32) -> anyhow::Result<()> {
-        let why = "somebody ended it".to_owned();
+        let why = "a signal interrupted it".to_owned();
         self.finish(
             BurnInState::Partial,
             BurnInStop { rule: StopRule::Interrupted, after_round, why },
@@ -201,7 +198,7 @@ impl<'a> BurnInSession<'a> {
         self.save()
     }
 
-    /// Concludes from what there is, and writes it down.
+    /// Computes the result so far, and writes the document.
     fn save(&mut self) -> anyhow::Result<()> {
         accept::conclude(&mut self.acceptance);
         self.acceptance.notes = accept::list_notes(&self.acceptance);
@@ -209,7 +206,7 @@ impl<'a> BurnInSession<'a> {
         write_acceptance(&self.folder, &self.acceptance)
     }
 
-    /// Signs the document where a key is configured: only one that came to its end.
+    /// Signs the document if a key is configured and the burn-in is complete.
     fn sign(&mut self) -> anyhow::Result<()> {
         self.acceptance.signature = None;
         if self.acceptance.state != BurnInState::Complete {
@@ -219,7 +216,7 @@ impl<'a> BurnInSession<'a> {
         match keys.seal().key {
             Ok(Some(key)) => self.acceptance.signature = Some(key.sign(&self.acceptance)?),
             Ok(None) if keys.trust.required => {
-                note("the acceptance is not signed: signatures are required, and no key is there");
+                note("the acceptance is not signed: signatures are required, but there is no key");
             }
             Ok(None) => {}
             Err(why) => note(&format!("the acceptance is not signed: {why}")),
@@ -227,14 +224,14 @@ impl<'a> BurnInSession<'a> {
         Ok(())
     }
 
-    /// Hours it was at work.
+    /// Hours spent in rounds and load.
     fn elapsed_hours(&self) -> f64 {
         let rounds = self.acceptance.rounds.iter().map(|round| round.minutes);
         let soaks = self.acceptance.soaks.iter().map(|soak| soak.minutes);
         rounds.chain(soaks).sum::<f64>() / 60.0
     }
 
-    /// What a further round with its load would take: what the last one took.
+    /// Expected hours of another round with its load: those of the last one.
     fn next_round_hours(&self) -> f64 {
         let round = self.acceptance.rounds.iter().rev().find(|round| round.ended.is_some());
         let soak = self.acceptance.soaks.last().map(|soak| soak.minutes);
@@ -242,7 +239,7 @@ impl<'a> BurnInSession<'a> {
         (round.map_or(0.0, |round| round.minutes) + soak) / 60.0
     }
 
-    /// Holds one round; false where somebody ended it.
+    /// Runs one round; false if a signal interrupted it.
     fn run_round(&mut self, number: u32) -> anyhow::Result<bool> {
         let began = Instant::now();
         let unfinished = match self.acceptance.rounds.last() {
@@ -250,7 +247,7 @@ impl<'a> BurnInSession<'a> {
             _ => None,
         };
         if unfinished.is_none() {
-            // Of a round that never wrote its folder nothing is known.
+            // A round without a stored folder left no results.
             self.acceptance.rounds.retain(|round| round.ended.is_some());
         }
         let soaked = self.acceptance.soaks.iter().find(|soak| soak.after_round + 1 == number);
@@ -290,7 +287,6 @@ impl<'a> BurnInSession<'a> {
         Ok(true)
     }
 
-    /// A round that is not begun yet.
     fn start_round(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<SweepResult> {
         let mut claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let mut plan = self.plan_basis(&claims, seed)?.make_plan()?;
@@ -313,7 +309,7 @@ impl<'a> BurnInSession<'a> {
             thresholds_digest: None,
             nodes: Vec::new(),
         });
-        // Known by name before it begins: whoever goes on with it must find it.
+        // The name is stored before the round begins, so that --resume finds its folder.
         write_acceptance(&self.folder, &self.acceptance)?;
         let of = match (self.acceptance.asked.rounds, self.acceptance.asked.hours) {
             (Some(rounds), _) => format!(" of {rounds}"),
@@ -327,10 +323,10 @@ impl<'a> BurnInSession<'a> {
         self.sweep_round(&plan, &basis.request(), &claims, named, &self.program, place, None)
     }
 
-    /// A round that was begun and did not come to its end.
+    /// Continues a round that was interrupted.
     fn resume_round(&self, stored: &StoredRun) -> anyhow::Result<SweepResult> {
         sweep::check_plan(stored, &stored.plan, &stored.claims)?;
-        note(&format!("going on with run {}", stored.record.info.id));
+        note(&format!("continuing with run {}", stored.record.info.id));
         let basis = self.plan_basis(&stored.claims, stored.record.seed)?;
         let info = &stored.record.info;
         let named = (info.id.as_str(), info.created.as_str());
@@ -339,7 +335,7 @@ impl<'a> BurnInSession<'a> {
         self.sweep_round(&stored.plan, &request, &stored.claims, named, &self.program, place, None)
     }
 
-    /// The folder of a round that was begun; `None` where it never came so far.
+    /// The folder of an interrupted round; `None` if it was not written yet.
     fn open_unfinished_round(&self, run: &str) -> Result<Option<StoredRun>, CommandError> {
         let folder = self.runs.join(run);
         match folder.join(file::PLAN).is_file() && folder.join(file::RUN).is_file() {
@@ -389,8 +385,8 @@ impl<'a> BurnInSession<'a> {
         swept.map_err(sweep::sweep_error)
     }
 
-    /// Carries out what verdicts ask for, at the end: of the rounds in which nodes
-    /// fell out, then of the last one, in which only who is accepted passes.
+    /// Carries out the actions of the verdicts at the end: first of the rounds in which nodes were
+    /// excluded, then of the last one, in which only accepted nodes pass.
     pub(crate) fn apply(&mut self) -> anyhow::Result<Option<u8>> {
         let mut rounds: Vec<u32> = self
             .acceptance
@@ -422,16 +418,15 @@ impl<'a> BurnInSession<'a> {
                 }
             }
             let mut done = SweepResult::from_earlier_run(run, RunFolder::open(&folder));
-            let acted = sweep::apply_gate(&self.site.config, &self.fleet, &mut done, true)?;
-            code = code.max(acted);
+            let exit_code = sweep::apply_gate(&self.site.config, &self.fleet, &mut done, true)?;
+            code = code.max(exit_code);
         }
         Ok(code)
     }
 }
 
-/// A round that came to an end.
 enum BurnInRoundEnd {
     Fresh(Box<SweepResult>),
-    /// The program was ended between the end of the sweep and writing it down.
+    /// The process ended between the end of the sweep and the record of the round.
     Stored(Box<StoredRun>),
 }

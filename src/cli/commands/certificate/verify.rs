@@ -1,8 +1,7 @@
-//! `fabricgate certificate verify`: whether certificates and acceptance documents
-//! count, offline.
+//! `fabricgate certificate verify`: checks offline whether certificates and acceptance documents
+//! are valid.
 //!
-//! Nobody is asked: the file, the keys, the clock, and the machine in front of
-//! one or what it said of itself are all there is.
+//! Uses only the files, the keys, the clock, and the facts of a machine; contacts no server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,15 +36,14 @@ use node::exec::self_exe;
 use node::facts;
 use node::facts::FactsRequest;
 
-/// How long the driver of this machine may take to answer.
+/// Time limit for the driver of this machine.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Verify certificates and acceptance documents offline: signature, end, and the machine.
+/// Verify certificates and acceptance documents offline: signature, expiry, and the machine.
 ///
-/// Ends with 0 where all are valid, with 3 where one is not (expired, void, a
-/// wrong signature, other hardware, a node that is not accepted), and with 4 where
-/// nobody can tell (none is there, a signature is required and missing, nothing to
-/// compare, a burn-in that did not come to its end).
+/// The exit code is 0 if all are valid, 3 if one is invalid (expired, void, a wrong signature,
+/// other hardware, a node that was not accepted), and 4 if the result is unknown (no certificate, a
+/// required signature is missing, nothing to compare, a burn-in that did not finish).
 #[derive(Debug, clap::Args)]
 pub struct CertificateVerifyArgs {
     /// Nodes or host lists, such as node[0001-0018], or files: certificates, or the acceptance
@@ -54,23 +52,23 @@ pub struct CertificateVerifyArgs {
     which: Vec<String>,
     #[command(flatten)]
     place: CertificateLocationArgs,
-    /// A public key (Ed25519, PEM) whose signature counts, beside those of the configuration; a
-    /// signature is required then.
+    /// A trusted public key (Ed25519, PEM), in addition to those of the configuration; a signature
+    /// is then required.
     #[arg(long = "key", value_name = "FILE")]
     keys: Vec<PathBuf>,
-    /// A certificate without a signature that counts is not taken.
+    /// Reject certificates without a trusted signature.
     #[arg(long)]
     require_signature: bool,
-    /// Take a file without a signature that counts; certificates in the gate's state folder need
-    /// none unless one is required.
+    /// Accept files without a trusted signature; certificates in the gate's state folder need none
+    /// unless the configuration requires it.
     #[arg(long, conflicts_with = "require_signature")]
     unsigned: bool,
-    /// A certificate counts only where the node was measured across this: inside the node, with
-    /// others of its NVLink domain, with others over the network.
+    /// Accept a certificate only if the node was measured across this boundary: inside the node,
+    /// with other nodes of its NVLink domain, with other nodes over the network.
     #[arg(long, value_enum, value_name = "BOUNDARY")]
     scope: Vec<BoundaryArg>,
-    /// Compare with the machine that said this: what `fabricgate node facts --json` printed; with
-    /// several certificates each with the facts of its own host.
+    /// Compare with the machine that these facts describe: the output of `fabricgate node facts
+    /// --json`. Several certificates are each compared with the facts of their own host.
     #[arg(long, value_name = "FACTS")]
     against: Vec<PathBuf>,
     /// Compare with this machine.
@@ -78,7 +76,7 @@ pub struct CertificateVerifyArgs {
     here: bool,
 }
 
-/// [`Boundary`] as a value of an option.
+/// [`CertificateBoundary`] as a value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BoundaryArg(CertificateBoundary);
 
@@ -100,7 +98,6 @@ impl clap::ValueEnum for BoundaryArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = certificate::open_named_config(globals)?;
     let mut trust = gate_apply::read_trusted_keys(config.as_ref());
@@ -109,22 +106,23 @@ pub(crate) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
     }
     trust.required |= args.require_signature || !args.keys.is_empty();
     let machines = read_machines(args)?;
-    let found = certificate::find_certificates(&args.which, &args.place, globals, config.as_ref())?;
+    let lookups =
+        certificate::find_certificates(&args.which, &args.place, globals, config.as_ref())?;
     let now = clock::now();
-    let alone = found.len() == 1;
+    let is_single = lookups.len() == 1;
     let stand_ins = config.as_ref().is_some_and(|config| config.policy.simulated);
     let mut codes = Vec::new();
     let mut all = Vec::new();
-    for it in found {
-        let holding = VerificationContext {
+    for it in lookups {
+        let context = VerificationContext {
             trust: &trust,
             machines: machines.as_deref(),
-            alone,
+            alone: is_single,
             scope: &args.scope,
             unsigned: args.unsigned,
             now: &now,
         };
-        let (verification, code) = verify_document(it, &holding, stand_ins);
+        let (verification, code) = verify_document(it, &context, stand_ins);
         codes.push(code);
         all.push(verification);
     }
@@ -143,7 +141,7 @@ pub(crate) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
             &report_output::terminal_style(),
         ))?;
     }
-    // That one is not valid is worth more than that another cannot be read.
+    // An invalid document outranks one that cannot be read.
     let worst = [exit::GATE_CLOSED, exit::ENVIRONMENT, exit::USAGE, exit::INCONCLUSIVE];
     Ok(worst.into_iter().find(|code| codes.contains(code)).unwrap_or(exit::PASS))
 }
@@ -156,7 +154,7 @@ fn key_error(error: SigningError) -> CommandError {
     }
 }
 
-/// The machines to compare with; `None` where nobody asked for that.
+/// The machines to compare with; `None` without a requested comparison.
 fn read_machines(args: &CertificateVerifyArgs) -> anyhow::Result<Option<Vec<NodeFacts>>> {
     if args.here {
         if std::env::var_os(SIM_VARIABLE).is_some() {
@@ -179,7 +177,7 @@ fn read_machines(args: &CertificateVerifyArgs) -> anyhow::Result<Option<Vec<Node
 
 fn read_this_machine() -> anyhow::Result<NodeFacts> {
     let executable = self_exe::current_executable()?;
-    let gathering = FactsRequest {
+    let request = FactsRequest {
         executable: &executable,
         nvml: None,
         record: None,
@@ -187,39 +185,38 @@ fn read_this_machine() -> anyhow::Result<NodeFacts> {
         limit: DRIVER_TIMEOUT,
     };
     let runtime = crate::cli::runtime::build_runtime()?;
-    let gathered = runtime.block_on(facts::collect_facts(&gathering));
-    // A process that hangs in the kernel must not keep us.
+    let collected = runtime.block_on(facts::collect_facts(&request));
+    // A process that hangs in the kernel must not delay the exit.
     runtime.shutdown_background();
-    if let Some(trouble) = gathered.trouble {
+    if let Some(trouble) = collected.trouble {
         note(&trouble);
     }
-    Ok(gathered.facts)
+    Ok(collected.facts)
 }
 
-/// What documents are held against.
+/// The inputs that documents are checked against.
 #[derive(Clone, Copy, Debug)]
 struct VerificationContext<'a> {
     trust: &'a SignatureTrust,
-    /// The machines that were named; `None` where nobody asked for a comparison.
+    /// The given machines; `None` without a requested comparison.
     machines: Option<&'a [NodeFacts]>,
-    /// Only one document is asked for.
+    /// Only one document is verified.
     alone: bool,
-    /// What a certificate has to cover.
+    /// The boundaries that a certificate must cover.
     scope: &'a [BoundaryArg],
-    /// Files are taken without a signature that counts.
+    /// Files need no trusted signature.
     unsigned: bool,
     now: &'a ClockStamp,
 }
 
 impl VerificationContext<'_> {
-    /// Whether a document must be signed with a key that counts. The gate's own folder is
-    /// as trusted as the gate; a file that a person names is not.
+    /// Whether a document must carry a trusted signature. The gate's own folder is as trusted as
+    /// the gate; a file given by the operator is not.
     fn needs_signature(&self, is_file: bool) -> bool {
         self.trust.required || (is_file && !self.unsigned)
     }
 
-    /// The machine that a node is held against: the only one, or the one with the
-    /// name of the node.
+    /// The machine to compare a node with: the only one, or the one with the node's name.
     fn find_machine(&self, node: Option<&NodeName>, alone: bool) -> Option<MachineIdentity> {
         let machines = self.machines?;
         let is_it = |facts: &&NodeFacts| {
@@ -231,7 +228,7 @@ impl VerificationContext<'_> {
     }
 }
 
-/// What speaks against a document, as it is found.
+/// Reasons against a document.
 #[derive(Debug, Default)]
 struct VerificationProblems {
     wrong: Vec<String>,
@@ -239,22 +236,21 @@ struct VerificationProblems {
 }
 
 impl VerificationProblems {
-    /// What the signature is worth. What was declared void (`is_void`) needs none to
-    /// be void.
+    /// Describes the signature. A voided document (`is_void`) needs no signature to be void.
     fn check_signature(
         &mut self,
         document: &Value,
         (trust, needed): (&SignatureTrust, bool),
         is_void: bool,
     ) -> String {
-        let (said, refused) =
+        let (description, refused) =
             describe_signature(&signing::check_signature(document, &trust.keys), trust, needed);
         match refused {
-            Some(VerificationOutcome::Invalid) => self.wrong.push(said.clone()),
-            Some(_) if !is_void => self.unknown.push(said.clone()),
+            Some(VerificationOutcome::Invalid) => self.wrong.push(description.clone()),
+            Some(_) if !is_void => self.unknown.push(description.clone()),
             _ => {}
         }
-        said
+        description
     }
 
     fn write_into(self, it: &mut Verification) -> u8 {
@@ -271,7 +267,7 @@ impl VerificationProblems {
 
 fn verify_document(
     found: CertificateLookup,
-    holding: &VerificationContext<'_>,
+    context: &VerificationContext<'_>,
     stand_ins: bool,
 ) -> (Verification, u8) {
     let mut it = Verification {
@@ -291,10 +287,10 @@ fn verify_document(
     };
     let code = match found.read {
         Ok(Some(CertificateFile::Certificate(read))) => {
-            verify_certificate(&mut it, *read, (found.withdrawn, found.is_file), holding)
+            verify_certificate(&mut it, *read, (found.withdrawn, found.is_file), context)
         }
         Ok(Some(CertificateFile::Acceptance(read))) => {
-            verify_acceptance(&mut it, &read, holding, stand_ins)
+            verify_acceptance(&mut it, &read, context, stand_ins)
         }
         Ok(None) => {
             it.why.push("it has no certificate".to_owned());
@@ -313,51 +309,51 @@ fn verify_certificate(
     it: &mut Verification,
     read: CertificateDocument,
     (withdrawn, it_is_file): (Option<String>, bool),
-    holding: &VerificationContext<'_>,
+    context: &VerificationContext<'_>,
 ) -> u8 {
     let CertificateDocument { certificate, document } = read;
-    let mut doubts = VerificationProblems::default();
+    let mut problems = VerificationProblems::default();
     let is_void = certificate.voided.is_some();
-    it.signature = Some(doubts.check_signature(
+    it.signature = Some(problems.check_signature(
         &document,
-        (holding.trust, holding.needs_signature(it_is_file)),
+        (context.trust, context.needs_signature(it_is_file)),
         is_void,
     ));
-    doubts.wrong.extend(certifying::explain_expiry(&certificate, holding.now.unix));
-    doubts.wrong.extend(withdrawn);
-    let uncovered = holding
+    problems.wrong.extend(certifying::explain_expiry(&certificate, context.now.unix));
+    problems.wrong.extend(withdrawn);
+    let uncovered = context
         .scope
         .iter()
-        .filter_map(|asked| certifying::explain_uncovered(&certificate, asked.0));
-    doubts.wrong.extend(uncovered);
-    if holding.machines.is_some() {
-        let machine = holding.find_machine(it.node.as_ref(), holding.alone).unwrap_or_default();
+        .filter_map(|boundary| certifying::explain_uncovered(&certificate, boundary.0));
+    problems.wrong.extend(uncovered);
+    if context.machines.is_some() {
+        let machine = context.find_machine(it.node.as_ref(), context.alone).unwrap_or_default();
         let compared = certifying::compare_machine(&certificate, &machine);
         let voids = compared.differs.iter().filter(|it| it.voids);
-        doubts.wrong.extend(voids.map(|it| it.why.clone()));
+        problems.wrong.extend(voids.map(|it| it.why.clone()));
         if compared.is_incomparable {
-            doubts.unknown.push(certifying::IDENTITY_UNKNOWN.to_owned());
+            problems.unknown.push(certifying::IDENTITY_UNKNOWN.to_owned());
         } else if !compared.same.iter().any(|part| part == "gpus" || part == "boot")
             && !certificate.identity.gpus.is_empty()
         {
             let why = "it names GPUs, and neither they nor the boot could be compared: a driver \
-                       tells no machine from another";
-            doubts.unknown.push(why.to_owned());
+                       version does not identify a machine";
+            problems.unknown.push(why.to_owned());
         }
         (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.unknown);
     }
     it.simulated = certificate.simulated;
     it.expires = Some(certificate.expires);
     it.run = Some(certificate.run);
-    doubts.write_into(it)
+    problems.write_into(it)
 }
 
-/// An acceptance has no end: it says what was shown on one day, for the file. A boot
-/// or another driver takes nothing from that, other GPUs do.
+/// An acceptance does not expire: it records a result of one day, for the file. A reboot or another
+/// driver does not void it, other GPUs do.
 fn verify_acceptance(
     it: &mut Verification,
     read: &acceptance::AcceptanceDocument,
-    holding: &VerificationContext<'_>,
+    context: &VerificationContext<'_>,
     stand_ins: bool,
 ) -> u8 {
     const VOID_ON: VoidPolicy =
@@ -366,50 +362,50 @@ fn verify_acceptance(
     it.kind = VerificationKind::Acceptance;
     it.run = Some(document.id.clone());
     it.nodes = document.nodes.iter().map(|node| node.node.clone()).collect();
-    let mut doubts = VerificationProblems::default();
-    it.signature = Some(doubts.check_signature(
+    let mut problems = VerificationProblems::default();
+    it.signature = Some(problems.check_signature(
         &read.document,
-        (holding.trust, holding.needs_signature(true)),
+        (context.trust, context.needs_signature(true)),
         false,
     ));
     for moment in [Some(&document.created), document.ended.as_ref()].into_iter().flatten() {
         match moment.parse::<jiff::Timestamp>() {
-            Ok(at) if holding.now.unix < at.as_second() => {
-                doubts.wrong.push(format!("it is of {}, which is yet to come", to_plain(moment)));
+            Ok(at) if context.now.unix < at.as_second() => {
+                problems.wrong.push(format!("its time {} is in the future", to_plain(moment)));
             }
             Ok(_) => {}
-            Err(_) => doubts.wrong.push(format!("{:?} is no moment", to_plain(moment))),
+            Err(_) => problems.wrong.push(format!("{:?} is not a timestamp", to_plain(moment))),
         }
     }
-    let (wrong, untold) = accepting::list_doubts(document, stand_ins);
-    doubts.wrong.extend(wrong);
-    doubts.unknown.extend(untold);
-    if holding.machines.is_some() {
-        let alone = holding.alone && it.nodes.len() == 1;
+    let (wrong, unknown) = accepting::list_doubts(document, stand_ins);
+    problems.wrong.extend(wrong);
+    problems.unknown.extend(unknown);
+    if context.machines.is_some() {
+        let alone = context.alone && it.nodes.len() == 1;
         let mut is_nothing = true;
         for node in &it.nodes {
-            let Some(machine) = holding.find_machine(Some(node), alone) else { continue };
+            let Some(machine) = context.find_machine(Some(node), alone) else { continue };
             let then = accepting::last_identity(document, node);
             let compared = certifying::compare_identities(&then, VOID_ON, &machine);
             is_nothing &= compared.is_incomparable;
             let of = |part: String| format!("{node}: {part}");
             let voids = compared.differs.iter().filter(|it| it.voids);
-            doubts.wrong.extend(voids.map(|it| of(it.why.clone())));
+            problems.wrong.extend(voids.map(|it| of(it.why.clone())));
             it.same.extend(compared.same.into_iter().map(of));
             let differs = compared.differs.into_iter();
             it.differs.extend(differs.map(|it| IdentityDifference { part: of(it.part), ..it }));
             it.untold.extend(compared.unknown.into_iter().map(of));
         }
         if is_nothing {
-            let why = "nothing tells whether a machine is one of those that were accepted";
-            doubts.unknown.push(why.to_owned());
+            let why = "no machine could be compared with those that were accepted";
+            problems.unknown.push(why.to_owned());
         }
     }
-    doubts.write_into(it)
+    problems.write_into(it)
 }
 
-/// What a signature is worth, in words, and what follows where it counts against. A
-/// signature that nothing verifies is worth nothing; `needed` says whether none will do.
+/// A description of the signature, and the outcome if it counts against the document. An
+/// unverifiable signature counts as none; `needed` reports whether one is required.
 fn describe_signature(
     checked: &SignatureStatus,
     trust: &SignatureTrust,
@@ -417,18 +413,18 @@ fn describe_signature(
 ) -> (String, Option<VerificationOutcome>) {
     let unknown = needed.then_some(VerificationOutcome::Unknown);
     match checked {
-        SignatureStatus::Valid(key) => (format!("good, of key {key}"), None),
+        SignatureStatus::Valid(key) => (format!("good, by key {key}"), None),
         SignatureStatus::Invalid(key) => {
-            let text = format!("the signature of key {key} does not fit what it says");
+            let text = format!("the signature of key {key} does not match the document");
             (text, Some(VerificationOutcome::Invalid))
         }
         SignatureStatus::Unsigned => ("it is not signed".to_owned(), unknown),
         SignatureStatus::UnknownKey(key) if trust.keys.is_empty() => (
-            format!("signed with key {key}, and no key is given to verify that: --key FILE"),
+            format!("signed with key {key}, but no key is given to verify it: pass --key FILE"),
             unknown,
         ),
         SignatureStatus::UnknownKey(key) => {
-            (format!("signed with key {key}, which is none of those given"), unknown)
+            (format!("signed with key {key}, which is not one of the given keys"), unknown)
         }
         SignatureStatus::Unreadable(why) => {
             (format!("its signature cannot be read: {why}"), unknown)

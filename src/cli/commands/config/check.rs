@@ -1,6 +1,7 @@
-//! What a configuration means, in words, and what about it is odd.
+//! `fabricgate config check`: describes a configuration in plain text and warns about unusual
+//! settings.
 //!
-//! Asks nobody: whether the scheduler answers, `claims` and `doctor` say.
+//! Contacts no scheduler and no node; `claims` and `doctor` check that they answer.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -24,34 +25,34 @@ use model::shell_quote;
 /// The format of `config check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";
 
-/// What is said of a configuration.
+/// The result of `config check`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ConfigCheckDocument {
     /// `fabricgate.config-check/1`.
     format: &'static str,
-    /// The configuration.
+    /// Path of the configuration file.
     file: String,
-    /// It can be used.
+    /// Whether the configuration is usable.
     ok: bool,
-    /// Why it cannot be used.
+    /// Why the configuration is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     mistake: Option<String>,
-    /// What it means.
+    /// The effective settings, one entry per section.
     means: Vec<ConfigMeaning>,
-    /// What it may not have meant.
+    /// Settings that are valid but probably not intended.
     warnings: Vec<String>,
 }
 
-/// One thing that it means.
+/// One effective setting.
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct ConfigMeaning {
-    /// What is spoken of.
+    /// The section.
     what: &'static str,
-    /// What is said of it.
+    /// The description of its effect.
     said: String,
 }
 
-/// Reads a configuration and tells what it means.
+/// Checks a configuration and prints its effective settings and warnings.
 pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
     let name = file.map(|file| file.display().to_string()).unwrap_or_default();
     match read_config(file) {
@@ -71,8 +72,8 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
                 stdout::write_json(&checked)?;
             } else {
                 let mut text = format!("{name}: ok\n");
-                for ConfigMeaning { what, said } in &means {
-                    text.push_str(&format!("  {what:<11} {said}\n"));
+                for ConfigMeaning { what, said: effect } in &means {
+                    text.push_str(&format!("  {what:<11} {effect}\n"));
                 }
                 for warning in &warnings {
                     text.push_str(&format!("  warning: {warning}\n"));
@@ -82,7 +83,7 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
             Ok(exit::PASS)
         }
         Err(error) => {
-            // Nobody was named: there is no file to speak of.
+            // Without a file argument, the document has no file to name.
             if json && file.is_some() {
                 let checked = ConfigCheckDocument {
                     format: CHECK_FORMAT,
@@ -99,7 +100,7 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
     }
 }
 
-/// A configuration, with the files that must be right for anything to run.
+/// Opens a configuration and the files without which no command can run.
 fn read_config(file: Option<&Path>) -> Result<Config, CommandError> {
     let config = config::open(file)?;
     let in_force = expectations::load_thresholds(&config.thresholds)?;
@@ -116,28 +117,28 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
     let share = |share: f64| format!("{} %", (share * 1_000.0).round() / 10.0);
     let wait = config.confirm.wait.as_secs_f64();
     let confirm = match config.confirm.enabled {
-        true => format!("what is suspect is measured again after {wait} s"),
-        false => "nothing is measured again".to_owned(),
+        true => format!("suspects are measured again after {wait} s"),
+        false => "suspects are not measured again".to_owned(),
     };
     let probes = match &config.probes {
-        None => "of the profile".to_owned(),
+        None => "those of the profile".to_owned(),
         Some(probes) => {
             probes.iter().map(|probe| probe.name.as_str()).collect::<Vec<_>>().join(", ")
         }
     };
     let readings = format!("{} to {} readings", config.readings, config.most_readings);
     let budget = format!(
-        "at most {} nodes of a domain and {} of the fleet drained by us at a time, {} of it within \
-         an hour; {} suspects of a domain are a common cause",
+        "at most {} nodes of a domain and {} of the fleet drained by fabricgate at a time, {} of \
+         it within an hour; {} suspects of a domain count as a common cause",
         policy.per_domain,
         share(policy.outstanding),
         share(policy.per_hour),
         policy.freeze_domain
     );
     let gate = match &config.gate {
-        None => "nobody is told anything".to_owned(),
+        None => "none: no node is drained".to_owned(),
         Some(gate) => {
-            let told = match &gate.backend {
+            let backend = match &gate.backend {
                 GateBackend::Scontrol(it) => {
                     format!("Slurm through `{}`", shell_quote::join_quoted(&it.argv))
                 }
@@ -146,13 +147,13 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
                 }
                 GateBackend::Kubernetes(_) => "Kubernetes".to_owned(),
             };
-            format!("{told} is told with --apply; state in {}", gate.folder.display())
+            format!("{backend}, changed with --apply; state in {}", gate.folder.display())
         }
     };
     let watch = &config.watch;
     let listens = match watch.listen {
-        Some(address) => format!("answers at {address}"),
-        None => "answers nowhere".to_owned(),
+        Some(address) => format!("serves HTTP at {address}"),
+        None => "serves no HTTP".to_owned(),
     };
     [
         ("claims", describe_claims(&config.claims)),
@@ -163,14 +164,14 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
         ("run folders", config.run_dir.display().to_string()),
         ("policy", budget),
         ("gate", gate),
-        ("watch", format!("looks every {} s; {listens}", watch.interval().as_secs_f64())),
+        ("watch", format!("a round every {} s; {listens}", watch.interval().as_secs_f64())),
     ]
-    .map(|(what, said)| ConfigMeaning { what, said })
+    .map(|(what, effect)| ConfigMeaning { what, said: effect })
     .into()
 }
 
 fn describe_thresholds(config: &Config) -> String {
-    let mut text = "those that ship".to_owned();
+    let mut text = "the built-in ones".to_owned();
     for file in &config.thresholds {
         text.push_str(&format!(", then {}", file.display()));
     }
@@ -182,8 +183,8 @@ fn describe_thresholds(config: &Config) -> String {
 
 fn describe_claims(source: &ClaimsSource) -> String {
     match source {
-        ClaimsSource::Scenario(path) => format!("of the simulated fabric {}", path.display()),
-        ClaimsSource::Run(path) => format!("as in the run {}", path.display()),
+        ClaimsSource::Scenario(path) => format!("from the simulated fabric {}", path.display()),
+        ClaimsSource::Run(path) => format!("from the run {}", path.display()),
         ClaimsSource::Sources(wanted) => describe_sources(wanted).join("; "),
     }
 }
@@ -216,26 +217,32 @@ fn describe_launcher(config: &Config) -> String {
         Launcher::Sim { scenario, .. } => format!("a simulated fabric, {}", scenario.display()),
         Launcher::Replay { run } => format!("a stored run, {}", run.display()),
         Launcher::Slurm(slurm) => match &slurm.partition {
-            Some(partition) => format!("jobs of Slurm in partition {partition}"),
-            None => "jobs of Slurm".to_owned(),
+            Some(partition) => format!("Slurm jobs in partition {partition}"),
+            None => "Slurm jobs".to_owned(),
         },
         Launcher::Kubernetes(pods) => {
-            format!("pods of {} in namespace {}", pods.image, pods.namespace)
+            format!("pods of image {} in namespace {}", pods.image, pods.namespace)
         }
     };
-    format!("{how}; `{}` there; {} steps at a time at most", config.worker, config.parallel)
+    format!(
+        "{how}; worker command `{}`; at most {} steps at a time",
+        config.worker, config.parallel
+    )
 }
 
-/// What is allowed and yet rarely meant. `is_there` tells whether a file is.
+/// Warns about settings that are allowed but rarely intended. `is_there` reports whether a file
+/// exists.
 fn collect_warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let mut all = Vec::new();
     let policy = &config.policy;
     if config.gate.is_none() {
         if *policy != Policy::default() {
-            all.push("[policy] without [gate]: it is decided, and nobody is told".to_owned());
+            all.push("[policy] without [gate]: actions are decided but not carried out".to_owned());
         }
         if config.watch != WatchConfig::default() {
-            all.push("[watch] without [gate]: `watch --apply` has nobody to tell".to_owned());
+            all.push(
+                "[watch] without [gate]: `watch --apply` has no scheduler to act on".to_owned(),
+            );
         }
     } else {
         if policy.confirmed && !config.confirm.enabled {
@@ -269,7 +276,7 @@ fn collect_warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<St
     all
 }
 
-/// Programs of which the words in front do not tell whether a shell reads what is behind.
+/// Warns about programs for which it is unknown whether a shell parses their arguments.
 fn find_unknown_shells(config: &Config) -> Vec<String> {
     let mut programs: Vec<(&str, &[String], Option<bool>)> = Vec::new();
     if let ClaimsSource::Sources(wanted) = &config.claims
@@ -286,26 +293,27 @@ fn find_unknown_shells(config: &Config) -> Vec<String> {
         programs.push(("[launcher] salloc", &it.salloc, it.remote_shell));
     }
     programs.dedup_by(|a, b| a.1 == b.1);
-    let unknown = programs.into_iter().filter(|(_, program, said)| {
-        remote_shell::detect_reader(program, *said) == remote_shell::ArgvReader::Unknown
+    let unknown = programs.into_iter().filter(|(_, program, setting)| {
+        remote_shell::detect_reader(program, *setting) == remote_shell::ArgvReader::Unknown
     });
     unknown
         .map(|(key, program, _)| {
             format!(
-                "{key}: nothing tells whether the words behind `{}` are read by a shell (as behind \
-                 ssh); what one would run is not said to it: see [sources.slurm] remote_shell",
+                "{key}: it is unknown whether a shell parses the arguments after `{}` (as after \
+                 ssh); arguments that a shell would expand are not passed: see [sources.slurm] \
+                 remote_shell",
                 shell_quote::join_quoted(program)
             )
         })
         .collect()
 }
 
-/// The rights of a file, where it is there.
+/// The mode bits of a file; `None` for a file that does not exist.
 fn file_mode(path: &Path) -> Option<u32> {
     std::fs::metadata(path).ok().map(|it| it.permissions().mode())
 }
 
-/// What lets others read a secret, or ask.
+/// Warns about secrets that other users can read and ports that other hosts can reach.
 fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String> {
     let mut all = Vec::new();
     let mut files: Vec<(String, &Path)> = Vec::new();
@@ -319,8 +327,8 @@ fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec
     rests.dedup();
     for rest in rests {
         if is_plaintext_address(rest.address.as_str()) {
-            let text = "[sources.slurmrestd] address: the token goes over http:// in clear text; expected \
-                        https://, or unix:/ on this machine";
+            let text = "[sources.slurmrestd] address: the token is sent over http:// in clear \
+                        text; expected https://, or unix:/ on this machine";
             all.push(text.to_owned());
         }
         let file = rest.token_file.as_deref();
@@ -331,7 +339,8 @@ fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec
             && address.parse_url().is_ok_and(|url| is_plaintext_address(url.as_str()))
         {
             all.push(format!(
-                "[[notify.target]] {}: what it is told, and its token, go over http:// in clear text",
+                "[[notify.target]] {}: notifications and their token are sent over http:// in \
+                 clear text",
                 target.name
             ));
         }
@@ -346,7 +355,7 @@ fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec
     for (key, file) in files {
         if let Some(mode) = rights(file).filter(|mode| mode & 0o077 != 0) {
             all.push(format!(
-                "{key}: {} has mode {:o}: others may read it; `chmod 600` it",
+                "{key}: {} has mode {:o}: other users may read it; run `chmod 600` on it",
                 file.display(),
                 mode & 0o777
             ));
@@ -354,14 +363,14 @@ fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec
     }
     if let Some(address) = config.watch.listen.filter(|it| it.ip().is_unspecified()) {
         all.push(format!(
-            "[watch] listen: {address} is all addresses of this machine; name one, or keep others out \
-             (a firewall, a NetworkPolicy)"
+            "[watch] listen: {address} is all addresses of this machine; name one, or restrict \
+             access (a firewall, a NetworkPolicy)"
         ));
     }
     all
 }
 
-/// Whether a token to this address can be read on its way.
+/// Whether a token sent to this address travels unencrypted over a network.
 fn is_plaintext_address(address: &str) -> bool {
     let Some(rest) = address.strip_prefix("http://") else { return false };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -374,7 +383,7 @@ fn is_plaintext_address(address: &str) -> bool {
     !is_here
 }
 
-/// The files that are named and are not there.
+/// Warns about files that the configuration names and that do not exist.
 fn find_missing_files(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let mut named: Vec<(&str, PathBuf)> = Vec::new();
     if let ClaimsSource::Sources(wanted) = &config.claims {
@@ -393,7 +402,7 @@ fn find_missing_files(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<
     named.sort();
     named.dedup_by(|a, b| a.1 == b.1);
     let absent = named.into_iter().filter(|(_, file)| !is_there(file));
-    absent.map(|(key, file)| format!("{key}: {} is not there", file.display())).collect()
+    absent.map(|(key, file)| format!("{key}: {} does not exist", file.display())).collect()
 }
 
 #[cfg(test)]
@@ -412,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rarely_meant_is_warned_of_and_a_plain_file_is_not() {
+    fn rarely_intended_settings_are_warned_of_and_a_plain_file_is_not() {
         assert_eq!(warnings_of("claims = \"c\"\n"), "");
         let gate = "claims = \"c\"\n[gate]\n[policy]\nmix = { 16 = 1.0 }\n";
         assert_eq!(warnings_of(gate), "");
@@ -425,31 +434,35 @@ mod tests {
             ("claims = \"c\"\n[gate]\n[policy]\nper_hour = 0\n", "allows no drain"),
             ("claims = \"c\"\n[policy]\nsimulated = true\n", "act on a real scheduler"),
         ] {
-            let said = warnings_of(text);
-            assert!(said.contains(expected), "{text}: {said}");
+            let warnings = warnings_of(text);
+            assert!(warnings.contains(expected), "{text}: {warnings}");
         }
     }
 
     #[test]
-    fn what_lets_others_read_a_secret_or_ask_is_warned_of() {
+    fn readable_secrets_and_open_ports_are_warned_of() {
         let rest = |address: &str| {
             format!("[sources.slurmrestd]\naddress = \"{address}\"\ntoken_file = \"t\"\n")
         };
-        let hook = "[notify]\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\nbearer_file = \"b\"\n";
+        let hook = "[notify]\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\n\
+                    bearer_file = \"b\"\n";
         let url = |url: &str| format!("claims = \"c\"\n{hook}url = \"{url}\"\n");
         let listens = |at: &str| format!("claims = \"c\"\n[watch]\nlisten = \"{at}:9464\"\n");
-        let said =
+        let exposures =
             |text: &str, mode: u32| find_exposures(&read_text(text), &|_| Some(mode)).join("\n");
         for (text, mode, expected) in [
             (rest("http://slurm:6820"), 0o600, "http://"),
             (rest("https://slurm:6820"), 0o644, "token_file: "),
-            (url("http://hooks.example/x"), 0o600, "ops: what it is told"),
+            (url("http://hooks.example/x"), 0o600, "ops: notifications and their token"),
             (url("https://hooks.example/x"), 0o640, "ops: bearer_file: "),
             (listens("0.0.0.0"), 0o600, "all addresses"),
             (listens("[::]"), 0o600, "all addresses"),
         ] {
-            let said = said(&text, mode);
-            assert!(said.contains(expected) && said.lines().count() == 1, "{text}: {said}");
+            let warnings = exposures(&text, mode);
+            assert!(
+                warnings.contains(expected) && warnings.lines().count() == 1,
+                "{text}: {warnings}"
+            );
         }
         for text in [
             rest("https://slurm:6820"),
@@ -461,43 +474,45 @@ mod tests {
             listens("127.0.0.1"),
             listens("10.0.0.7"),
         ] {
-            assert_eq!(said(&text, 0o600), "", "{text}");
+            assert_eq!(exposures(&text, 0o600), "", "{text}");
         }
     }
 
     #[test]
     fn a_program_whose_reader_is_not_known_is_named() {
         let text = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"/opt/on-head\", \"scontrol\"]\n";
-        let said = warnings_of(text);
+        let warnings = warnings_of(text);
         assert!(
-            said.contains("[sources.slurm] scontrol: ") && said.contains("remote_shell"),
-            "{said}"
+            warnings.contains("[sources.slurm] scontrol: ") && warnings.contains("remote_shell"),
+            "{warnings}"
         );
         assert_eq!(warnings_of(&format!("{text}remote_shell = true\n")), "");
-        let ssh = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
+        let ssh = "claims = \"c\"\n[sources.slurm]\n\
+                   scontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
         assert_eq!(warnings_of(ssh), "");
     }
 
     #[test]
-    fn files_that_are_not_there_are_named_with_their_key() {
+    fn missing_files_are_named_with_their_key() {
         let text = "claims = [\"a.toml\", \"b.csv\"]\n[sources.kubernetes]\nkubeconfig = \"k\"\n";
         let config = read_text(text);
-        let said = collect_warnings(&config, &|path| path.ends_with("a.toml")).join("\n");
-        assert!(!said.contains("a.toml") && said.contains("claims: "), "{said}");
-        assert!(said.contains("[sources.kubernetes] kubeconfig: "), "{said}");
+        let warnings = collect_warnings(&config, &|path| path.ends_with("a.toml")).join("\n");
+        assert!(!warnings.contains("a.toml") && warnings.contains("claims: "), "{warnings}");
+        assert!(warnings.contains("[sources.kubernetes] kubeconfig: "), "{warnings}");
     }
 
     #[test]
-    fn every_part_is_told_once() {
+    fn every_section_is_described_once() {
         let text = "claims = \"c\"\n[sources.slurm]\n[launcher]\nkind = \"command\"\n\
                     template = [\"ssh\", \"{node}\"]\n[gate]\n";
         let means = describe_config(&read_text(text));
-        let said = |what: &str| {
+        let effect = |what: &str| {
             means.iter().find(|it| it.what == what).map(|it| it.said.clone()).unwrap_or_default()
         };
-        assert!(said("claims").ends_with("/c; Slurm through `scontrol`"), "{}", said("claims"));
-        assert!(said("launcher").starts_with("`ssh "), "{}", said("launcher"));
-        assert!(said("gate").starts_with("Slurm through `scontrol` is told with --apply"));
-        assert!(said("policy").contains("3 % of the fleet drained by us"), "{}", said("policy"));
+        assert!(effect("claims").ends_with("/c; Slurm through `scontrol`"), "{}", effect("claims"));
+        assert!(effect("launcher").starts_with("`ssh "), "{}", effect("launcher"));
+        assert!(effect("gate").starts_with("Slurm through `scontrol`, changed with --apply"));
+        let policy = effect("policy");
+        assert!(policy.contains("3 % of the fleet drained by fabricgate"), "{policy}");
     }
 }

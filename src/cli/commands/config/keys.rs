@@ -1,6 +1,6 @@
 //! Every key of the configuration, from its schema: as a list, a page, a document.
 //!
-//! Pure: a schema in, texts out.
+//! No I/O: takes a schema, returns texts.
 
 use std::fmt::Write as _;
 
@@ -13,46 +13,46 @@ use crate::exit::CommandError;
 /// The format of `config keys --json`.
 pub const KEYS_FORMAT: &str = "fabricgate.config-keys/1";
 
-/// All keys, or those that were asked for.
+/// All keys, or the requested ones.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct KeysDocument {
     /// `fabricgate.config-keys/1`.
     format: &'static str,
-    /// They, in the order of the page.
+    /// The keys, in the order of the page.
     keys: Vec<ConfigKey>,
 }
 
-/// One key, or a section with keys of its own.
+/// One key, or a section of keys.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ConfigKey {
-    /// Where it stands: `watch.backoff.first_s`; `[]` is an entry of a list.
+    /// Path of the key: `watch.backoff.first_s`; `[]` is an entry of a list.
     pub key: String,
-    /// What is written there.
+    /// Type of the value.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it says.
+    /// Meaning of the key.
     pub meaning: String,
-    /// What holds where it is absent.
+    /// The default, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// That is a sentence, and no value.
+    /// Whether `default` is a sentence instead of a value.
     #[serde(skip)]
     is_sentence: bool,
-    /// It must be there, where its section is.
+    /// Whether the key is required in its section.
     pub required: bool,
-    /// The words that may stand there, with what they mean.
+    /// The allowed values, with their meaning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<ConfigKeyChoice>,
-    /// It has keys of its own.
+    /// Whether the key is a section.
     pub section: bool,
 }
 
-/// A word that may stand there.
+/// An allowed value.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ConfigKeyChoice {
-    /// The word.
+    /// The value.
     pub value: String,
-    /// What it means.
+    /// Meaning of the value.
     pub meaning: String,
 }
 
@@ -68,7 +68,7 @@ pub fn list_keys(schema: &Value) -> Vec<ConfigKey> {
     keys
 }
 
-/// The key of this name and those below it.
+/// The key of this name and the keys below it.
 pub fn keys_below(keys: Vec<ConfigKey>, name: &str) -> Result<Vec<ConfigKey>, CommandError> {
     let sections: Vec<String> =
         keys.iter().filter(|key| !key.key.contains('.')).map(|key| key.key.clone()).collect();
@@ -77,7 +77,8 @@ pub fn keys_below(keys: Vec<ConfigKey>, name: &str) -> Result<Vec<ConfigKey>, Co
         keys.into_iter().filter(|it| it.key == name || it.key.starts_with(&inside)).collect();
     if chosen.is_empty() {
         let known = sections.join(", ");
-        let text = format!("KEY {name:?}: there is no such key, expected one of or below: {known}");
+        let text =
+            format!("KEY {name:?}: no such key; expected one of these or a key below: {known}");
         return Err(CommandError::Usage(text));
     }
     Ok(chosen)
@@ -86,7 +87,7 @@ pub fn keys_below(keys: Vec<ConfigKey>, name: &str) -> Result<Vec<ConfigKey>, Co
 fn walk_schema(place: &str, schema: &Value, keys: &mut Vec<ConfigKey>) {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(properties) = schema["properties"].as_object() else { return };
-    // A section's own keys first, as TOML has them, then the sections in it.
+    // A section's own keys precede its subsections, as TOML requires.
     let (sections, own): (Vec<_>, Vec<_>) =
         properties.iter().partition(|(_, it)| has_keys(it) || has_keys(&it["items"]));
     for (name, schema) in own.into_iter().chain(sections) {
@@ -135,7 +136,7 @@ fn build_key(key: String, schema: &Value, is_required: bool) -> ConfigKey {
     }
 }
 
-/// A default as one writes it.
+/// A default in TOML syntax.
 fn to_toml(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -181,7 +182,7 @@ fn describe_kind(schema: &Value) -> String {
     }
 }
 
-/// The words that may stand there: those of the entries, for a list.
+/// The allowed values; for a list, those of its entries.
 fn list_choices(schema: &Value) -> Vec<ConfigKeyChoice> {
     let choice = |it: &Value| {
         let value = it["const"].as_str()?.to_owned();
@@ -204,7 +205,7 @@ fn list_choices(schema: &Value) -> Vec<ConfigKeyChoice> {
     all
 }
 
-/// What holds where it is absent, in one word where there is none.
+/// The default of a key, or `required`.
 fn default_text(key: &ConfigKey) -> &str {
     match &key.default {
         Some(default) => default,
@@ -225,8 +226,8 @@ pub fn render_list(keys: &[ConfigKey]) -> String {
         let absent = match (it.required, absent.as_str()) {
             (_, "") => String::new(),
             (true, _) => ", required".to_owned(),
-            (false, said) if it.is_sentence => format!("; {said}"),
-            (false, said) => format!(", default {said}"),
+            (false, text) if it.is_sentence => format!("; {text}"),
+            (false, text) => format!(", default {text}"),
         };
         let _ = writeln!(text, "{}  ({}{absent})\n    {}", it.key, it.kind, it.meaning);
         for choice in &it.choices {
@@ -244,14 +245,17 @@ fn quote(word: &str) -> String {
 pub fn render_page(keys: &[ConfigKey]) -> String {
     let mut text = String::from(
         "# Every key of the configuration\n\n\
-         Made from the code by `fabricgate config keys --markdown`; a test holds it against that. \
-         The file is TOML. Only `claims`, or\n`[sources]`, must be there. An unknown key is an error with \
-         its line and column, and relative paths are relative to the file.\n\n\
-         \x20   fabricgate config check fabricgate.toml     # what it means, and what about it is odd; 2: a mistake, with its line\n\
-         \x20   fabricgate config keys watch                # this page for a terminal, or a part of it\n\
+         Generated from the code by `fabricgate config keys --markdown`; a test compares the two. \
+         The file is TOML. Only `claims`, or\n`[sources]`, is required. An unknown key is an \
+         error with its line and column, and relative paths are relative to the file.\n\n\
+         \x20   fabricgate config check fabricgate.toml     \
+         # its effect and warnings; 2: a mistake, with its line\n\
+         \x20   fabricgate config keys watch                \
+         # this page for a terminal, or a part of it\n\
          \x20   fabricgate config schema                    # the JSON Schema, for editors\n\n\
-         An editor that uses [taplo](https://taplo.tamasfe.dev) completes and checks a file that begins with a line \
-         `#:schema config.schema.json`, where that\nfile is what the last command printed \
+         An editor that uses [taplo](https://taplo.tamasfe.dev) completes and checks a file \
+         that begins with a line `#:schema config.schema.json`, where that\nfile is the output of \
+         the last command \
          ([reports/schema/config.schema.json](../reports/schema/config.schema.json)).\n",
     );
     let mut group: Option<String> = None;
@@ -271,7 +275,7 @@ pub fn render_page(keys: &[ConfigKey]) -> String {
             } else if place.ends_with("[]") {
                 let _ = writeln!(text, "\n### An entry of `{}`", place.trim_end_matches("[]"));
             }
-            text.push_str("\n| key | type | default | what it says |\n|---|---|---|---|\n");
+            text.push_str("\n| key | type | default | meaning |\n|---|---|---|---|\n");
             group = Some(place.to_owned());
         }
         let words: Vec<String> = it
@@ -300,7 +304,7 @@ fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// What holds without a section, as a sentence.
+/// A section's default, as a sentence.
 fn to_sentence(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -317,25 +321,25 @@ mod tests {
     use crate::config;
 
     #[test]
-    fn every_key_says_what_it_means_and_what_holds_without_it() {
+    fn every_key_has_a_meaning_and_a_default() {
         let keys = list_keys(&config::json_schema());
         assert!(120 < keys.len(), "the keys are found: {}", keys.len());
-        let silent: Vec<&str> = keys
+        let undocumented: Vec<&str> = keys
             .iter()
             .filter(|it| it.meaning.len() < 4 && it.default.is_none())
             .map(|it| it.key.as_str())
             .collect();
-        assert!(silent.is_empty(), "keys without a doc comment: {silent:?}");
-        let says = |it: &ConfigKey| {
+        assert!(undocumented.is_empty(), "keys without a doc comment: {undocumented:?}");
+        let has_default = |it: &ConfigKey| {
             let text = it.meaning.to_lowercase();
             ["default", "without", "absent"].iter().any(|word| text.contains(word))
         };
         let open: Vec<&str> = keys
             .iter()
-            .filter(|it| !it.section && !it.required && it.default.is_none() && !says(it))
+            .filter(|it| !it.section && !it.required && it.default.is_none() && !has_default(it))
             .map(|it| it.key.as_str())
             .collect();
-        assert!(open.is_empty(), "what holds without these keys is not said: {open:?}");
+        assert!(open.is_empty(), "keys without a documented default: {open:?}");
     }
 
     #[test]
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_told_with_its_type_its_default_and_its_words() {
+    fn a_key_has_its_type_its_default_and_its_values() {
         let keys = list_keys(&config::json_schema());
         let key = |name: &str| keys.iter().find(|it| it.key == name).expect("a key");
         let interval = key("watch.interval_s");

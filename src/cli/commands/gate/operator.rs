@@ -1,5 +1,5 @@
-//! What only a person can tell the gate: that a node is gone for good, that a drain in
-//! our form is ours, that the processes of a machine are no more.
+//! Gate commands that need an operator's knowledge: a node is gone for good, a drain in
+//! fabricgate's reason format belongs to this gate, the processes of a machine will not return.
 
 use crate::cli::gate_apply;
 use crate::cli::stdout::note;
@@ -21,26 +21,26 @@ use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
-/// Which node, and why.
+/// The node, and the reason.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OperatorArgs {
     /// The node.
     #[arg(value_name = "NODE")]
     node: String,
-    /// Why; it is kept in the journal.
+    /// Reason; the journal keeps it.
     #[arg(long, value_name = "TEXT")]
     why: String,
 }
 
-/// Who says something: it is kept in the journal.
+/// The name of the operator, for the journal.
 pub(crate) fn operator_name() -> String {
     std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// A reason that says something.
+/// Rejects an empty reason.
 pub(crate) fn check_reason(why: &str) -> Result<String, CommandError> {
     match why.trim() {
-        "" => Err(CommandError::usage("--why: expected a reason, it is kept in the journal")),
+        "" => Err(CommandError::usage("--why: expected a reason; the journal keeps it")),
         why => Ok(why.to_owned()),
     }
 }
@@ -57,7 +57,7 @@ impl OperatorArgs {
     }
 }
 
-/// One node as the scheduler shows it now; `None` where it knows no such node.
+/// One node in the scheduler's current state; `None` if the scheduler does not list it.
 fn read_node(
     gate: &GateConfig,
     node: &NodeName,
@@ -75,24 +75,24 @@ fn read_node(
     Ok((live, found))
 }
 
-/// Takes everything of a node that is gone out of what counts.
-pub(crate) fn forget_node(gate: &GateConfig, told: &OperatorArgs) -> Result<u8, CommandError> {
-    let (node, why) = (told.parse_node()?, check_reason(&told.why)?);
-    if let (_, Some(there)) = read_node(gate, &node)? {
+/// Removes a node that is gone from everything that the journal counts.
+pub(crate) fn forget_node(gate: &GateConfig, args: &OperatorArgs) -> Result<u8, CommandError> {
+    let (node, why) = (args.parse_node()?, check_reason(&args.why)?);
+    if let (_, Some(listed)) = read_node(gate, &node)? {
         return Err(CommandError::Usage(format!(
-            "{node} is known to the scheduler ({}): a node is forgotten when it is gone for good. \
-             A drain of ours ends when it passes its runs, see `fabricgate recertify`",
-            clean(&there.state.join("+"))
+            "{node} is known to the scheduler ({}): forget a node only when it is gone for good. \
+             A drain by fabricgate ends when the node passes its runs, see `fabricgate recertify`",
+            clean(&listed.state.join("+"))
         )));
     }
     let mut journal = crate::cli::commands::gate::open_journal(gate)?;
     if !is_known(journal.state(), &node) {
-        note(&format!("the journal has nothing of {node}; nothing was changed"));
+        note(&format!("the journal has no entry for {node}; nothing was changed"));
         return Ok(exit::PASS);
     }
     let forgotten = JournalEvent::Forgotten { node: node.clone(), by: operator_name(), why };
     journal.append(forgotten).map_err(crate::cli::commands::gate::journal_error)?;
-    note(&format!("{node} is forgotten: it is in no budget any more"));
+    note(&format!("{node} is forgotten: it no longer counts in any budget"));
     Ok(exit::PASS)
 }
 
@@ -105,21 +105,21 @@ fn is_known(ledger: &JournalState, node: &NodeName) -> bool {
         || ledger.allocations.values().any(|hold| hold.nodes.contains(node))
 }
 
-/// Takes a drain of our form over that the journal does not know.
+/// Takes over a drain that has fabricgate's reason format but is not in the journal.
 pub(crate) fn adopt_drain(
     config: &Config,
     gate: &GateConfig,
     fleet: Option<&Claims>,
-    told: &OperatorArgs,
+    args: &OperatorArgs,
 ) -> Result<u8, CommandError> {
-    let (name, why) = (told.parse_node()?, check_reason(&told.why)?);
+    let (name, why) = (args.parse_node()?, check_reason(&args.why)?);
     let (live, Some(node)) = read_node(gate, &name)? else {
-        return Err(CommandError::Usage(format!("the scheduler does not know {name}")));
+        return Err(CommandError::Usage(format!("the scheduler does not list {name}")));
     };
     let mut journal = crate::cli::commands::gate::open_journal(gate)?;
     match node_state::drain_owner(&node, journal.state()) {
         DrainOwner::ThisGate(_) => {
-            note(&format!("{name} is drained by us already; nothing was changed"));
+            note(&format!("{name} is already drained by this gate; nothing was changed"));
             return Ok(exit::PASS);
         }
         DrainOwner::Unrecorded if node_state::has_drain(&node) => {}
@@ -128,11 +128,11 @@ pub(crate) fn adopt_drain(
         }
         DrainOwner::Other(reason) => {
             return Err(CommandError::Usage(format!(
-                "{name} is drained by somebody else, not in our form: {reason}"
+                "{name} has a drain without fabricgate's reason format: {reason}"
             )));
         }
     }
-    let own = node_state::own_reason(&node).expect("of our form");
+    let own = node_state::own_reason(&node).expect("fabricgate's reason format");
     let text = node.reason.clone().unwrap_or_default();
     let mark = marks::read_mark(&node, &config.policy.marks).filter(|mark| mark.run == own.run);
     let action = Action {
@@ -151,11 +151,13 @@ pub(crate) fn adopt_drain(
         why,
     };
     journal.append(adopted).map_err(crate::cli::commands::gate::journal_error)?;
-    note(&format!("{name} is ours: `fabricgate recertify {name}` measures it, and gives it back"));
+    note(&format!(
+        "the drain of {name} is adopted: `fabricgate recertify {name}` measures and returns it"
+    ));
     mark_adopted_node(gate, &journal, &live, &name)
 }
 
-/// Says on a node of Kubernetes that this gate has its drain.
+/// Annotates a Kubernetes node with this gate as the owner of its drain.
 fn mark_adopted_node(
     gate: &GateConfig,
     journal: &Journal,
@@ -169,26 +171,26 @@ fn mark_adopted_node(
     let marks = KubernetesNodeUpdate { annotations, ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
     let scheduler = gate_apply::scheduler_for(gate);
-    let told =
+    let written =
         mark_reassertion::write_marks(scheduler.as_ref(), vec![(node.clone(), change)], live);
-    let told = crate::cli::runtime::build_runtime()?.block_on(told);
-    match told.iter().find(|it| it.result != ActionResult::Done) {
+    let written = crate::cli::runtime::build_runtime()?.block_on(written);
+    match written.iter().find(|it| it.result != ActionResult::Done) {
         None => Ok(exit::PASS),
         Some(it) => {
-            note(&format!("the node does not say so yet: {}", it.detail));
+            note(&format!("the node is not annotated yet: {}", it.detail));
             Ok(exit::ACTION_REFUSED)
         }
     }
 }
 
-/// A reason without what was appended to it.
+/// A reason without the text that was appended to it.
 fn strip_appended<'t>(text: &'t str, appended: Option<&str>) -> &'t str {
     let end = appended.and_then(|appended| text.rfind(appended)).unwrap_or(text.len());
     text[..end].trim_end_matches([' ', ':'])
 }
 
-/// Writes down that the processes of a machine are gone. Pods say themselves whose they
-/// are; of what else is held, only the journal does.
+/// Records that the processes of a machine are gone. Pods carry their owner; for other allocations
+/// only the journal knows it.
 pub(crate) fn record_host_gone(
     journal: &mut Journal,
     host: &str,
@@ -198,24 +200,26 @@ pub(crate) fn record_host_gone(
     let why = check_reason(why)?;
     if host == clock::host_name() {
         return Err(CommandError::Usage(format!(
-            "--gone {host}: that is this machine, and whether a process is there is known here; \
-             end the process, then `fabricgate gate recover`"
+            "--gone {host}: this is the local machine, where running processes are visible; end \
+             the process, then run `fabricgate gate recover`"
         )));
     }
     let hosts: Vec<String> =
         journal.state().allocations.values().map(|hold| clean(&hold.host)).collect();
     if !has_pods && !journal.state().allocations.values().any(|hold| hold.host == host) {
-        let held = match hosts.is_empty() {
-            true => "nothing is held".to_owned(),
-            false => format!("what is held is held by {}", hosts.join(", ")),
+        let allocations = match hosts.is_empty() {
+            true => "there are no allocations".to_owned(),
+            false => format!("the allocations belong to {}", hosts.join(", ")),
         };
-        return Err(CommandError::Usage(format!("--gone {host}: it holds nothing here; {held}")));
+        return Err(CommandError::Usage(format!(
+            "--gone {host}: it has no allocation here; {allocations}"
+        )));
     }
     let event = JournalEvent::Gone { host: host.to_owned(), by: operator_name(), why };
     journal.append(event).map_err(crate::cli::commands::gate::journal_error)
 }
 
-/// Drains of our form that the journal does not know, a line each.
+/// Drains in fabricgate's reason format that the journal does not know, one per line.
 pub(crate) fn list_unrecorded_drains(live: &SchedulerSnapshot, ledger: &JournalState) -> String {
     let line = |node: &SchedulerNode| {
         let why = node_state::describe_unrecorded(node);
@@ -229,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_taken_over_without_what_was_appended() {
+    fn an_adopted_reason_omits_the_appended_text() {
         for (text, appended) in [
             ("fabricgate:a:b e1", None),
             ("fabricgate:a:b e1 : Not responding", Some("Not responding")),

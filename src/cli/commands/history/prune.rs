@@ -1,8 +1,8 @@
-//! `fabricgate history prune`: run folders that are old and that nothing refers to.
+//! `fabricgate history prune`: removes old run folders that nothing refers to.
 //!
-//! A dry run unless --apply says otherwise. A folder goes only when the index has
-//! what it showed; the newest complete run of every node, and what a certificate, an
-//! open drain, an open suspicion or an acceptance document names, stay.
+//! A dry run without --apply. A folder is removed only if the index has its results. These stay:
+//! the newest complete run of every node, and every run that a certificate, an open drain, an open
+//! suspicion or an acceptance document names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,54 +27,54 @@ use model::time_format::DAY_S;
 /// The format of `--json`.
 pub(crate) const PRUNE_FORMAT: &str = "fabricgate.history-prune/1";
 
-/// Documents that burn-in and re-certification leave in a run folder for the
-/// files of an acceptance: such a folder is part of them.
+/// Documents that burn-in and re-certification write into a run folder as acceptance records: they
+/// keep the folder.
 const RUN_DOCUMENTS: [&str; 2] = ["acceptance.json", "comparison.json"];
 
-/// Remove run folders that are old and that nothing refers to; without --apply only say which.
+/// Remove old run folders that nothing refers to; without --apply only list them.
 #[derive(Debug, clap::Args)]
 pub struct HistoryPruneArgs {
     #[command(flatten)]
     place: HistoryLocationArgs,
-    /// Older than so many days, instead of the configuration's [history] keep_runs_days.
+    /// Minimum age in days, instead of the configuration's [history] keep_runs_days.
     #[arg(long, value_name = "DAYS")]
     older_than: Option<Days>,
-    /// Only say what would be removed; what happens without --apply too.
+    /// Only list the folders, as without --apply.
     #[arg(long, conflicts_with = "apply")]
     dry_run: bool,
-    /// Remove them.
+    /// Remove the folders.
     #[arg(long)]
     apply: bool,
 }
 
-/// A run folder, and what becomes of it.
+/// A run folder, and whether it is removed.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PruneCandidate {
-    /// The folder.
+    /// Path of the folder.
     folder: PathBuf,
-    /// Its run.
+    /// Id of the run.
     run: String,
     /// When the run was made, RFC 3339.
     created: String,
-    /// Why it stays.
+    /// Why the folder is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_because: Option<String>,
-    /// It was removed.
+    /// Whether the folder was removed.
     removed: bool,
 }
 
-/// `--json`.
+/// The result of `history prune --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct PruneDocument {
     /// `fabricgate.history-prune/1`.
     format: &'static str,
-    /// Older than so many days.
+    /// Minimum age in days.
     older_than_days: u32,
-    /// Folders were removed; otherwise this only says which would be.
+    /// Whether folders were removed; otherwise this only lists them.
     applied: bool,
     /// The folders that are old enough.
     folders: Vec<PruneCandidate>,
-    /// What else a reader should know.
+    /// Notes for the reader.
     notes: Vec<String>,
 }
 
@@ -83,8 +83,7 @@ pub fn run(args: &HistoryPruneArgs, globals: &Globals) -> anyhow::Result<u8> {
     let place = args.place.resolve(globals)?;
     let days = args.older_than.or(place.history.keep_runs_days).ok_or_else(|| {
         CommandError::Usage(
-            "how old may run folders be? expected --older-than DAYS, or [history] keep_runs_days"
-                .to_owned(),
+            "no age given; expected --older-than DAYS, or [history] keep_runs_days".to_owned(),
         )
     })?;
     let mut notes = Vec::new();
@@ -130,17 +129,17 @@ fn print_prune(document: &PruneDocument) -> anyhow::Result<()> {
     for remark in &document.notes {
         note(remark);
     }
-    let going = document.folders.iter().filter(|aged| aged.kept_because.is_none()).count();
+    let candidates = document.folders.iter().filter(|aged| aged.kept_because.is_none()).count();
     if document.applied {
-        note(&format!("{going} run folders removed"));
+        note(&format!("{candidates} run folders removed"));
     } else {
-        note(&format!("{going} run folders would be removed: nothing was, see --apply"));
+        note(&format!("{candidates} run folders would be removed with --apply"));
     }
     Ok(())
 }
 
-/// Runs that somebody refers to, and who. That a reference cannot be read is no
-/// permission: it ends the command.
+/// Runs that something refers to, with the reference. A reference that cannot be read ends the
+/// command: it may protect any run.
 fn find_referenced_runs(
     place: &HistoryLocation,
     history: &RunHistory,
@@ -152,17 +151,15 @@ fn find_referenced_runs(
     let Some(gate) = &place.gate else { return Ok(needed) };
     let ledger = journal::read_state(gate).map_err(CommandError::environment)?;
     for (node, drain) in &ledger.drains {
-        needed.insert(drain.run.clone(), format!("the drain of {node} rests on it"));
+        needed.insert(drain.run.clone(), format!("the drain of {node} is based on it"));
     }
     for (node, suspicion) in &ledger.suspicions {
-        needed
-            .entry(suspicion.run.clone())
-            .or_insert_with(|| format!("{node} is suspected on it, and drained on a second one"));
+        needed.entry(suspicion.run.clone()).or_insert_with(|| {
+            format!("{node} is a suspect because of it; a second run would drain it")
+        });
     }
     for (node, mark) in &ledger.marks {
-        needed
-            .entry(mark.run.clone())
-            .or_insert_with(|| format!("what is said on {node} names it"));
+        needed.entry(mark.run.clone()).or_insert_with(|| format!("the marks of {node} name it"));
     }
     let (nodes, troubles) = certificates::list_nodes(gate);
     if let Some(trouble) = troubles.first() {
@@ -172,13 +169,13 @@ fn find_referenced_runs(
         let certificate =
             certificates::read_certificate(gate, &node).map_err(CommandError::environment)?;
         if let Some(certificate) = certificate {
-            needed.insert(certificate.run, format!("the certificate of {node} rests on it"));
+            needed.insert(certificate.run, format!("the certificate of {node} is based on it"));
         }
     }
     Ok(needed)
 }
 
-/// The run folders from before a moment, with why they stay.
+/// The run folders from before `limit` (Unix seconds), with the reason to keep them.
 fn find_candidates(
     runs: &Path,
     limit: i64,
@@ -191,15 +188,15 @@ fn find_candidates(
     let (mut folders, mut texts) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(runs).map_err(|error| wrong(runs, error))? {
         let folder = entry.map_err(|error| wrong(runs, error))?.path();
-        // What links elsewhere is somebody else's.
+        // A symbolic link may point outside the folder of the runs.
         if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
             continue;
         }
-        // A burn-in has a folder of its own beside those of its rounds.
-        for paper in RUN_DOCUMENTS {
-            let path = folder.join(paper);
+        // A burn-in has a separate folder next to those of its rounds.
+        for document in RUN_DOCUMENTS {
+            let path = folder.join(document);
             match fs::read_to_string(&path) {
-                Ok(text) => texts.push((folder.clone(), paper, text)),
+                Ok(text) => texts.push((folder.clone(), document, text)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(wrong(&path, error)),
             }
@@ -211,7 +208,7 @@ fn find_candidates(
     folders.sort();
     let mut aged = Vec::new();
     for folder in folders {
-        // What cannot be read may be what somebody needs.
+        // An unreadable run may still be needed.
         let Ok(stored) = run_reader::open_run(&folder) else { continue };
         let info = &stored.record.info;
         let created = info.created.parse::<jiff::Timestamp>().ok();
@@ -219,10 +216,11 @@ fn find_candidates(
             continue;
         }
         let named = texts.iter().find(|(of, _, text)| *of == folder || text.contains(&info.id));
-        let paper = named.map(|(of, paper, _)| format!("{} names it", of.join(paper).display()));
-        let kept_because = needed.get(&info.id).cloned().or(paper).or_else(|| {
+        let document =
+            named.map(|(of, document, _)| format!("{} names it", of.join(document).display()));
+        let kept_because = needed.get(&info.id).cloned().or(document).or_else(|| {
             match (stored.record.state, known.contains(&info.id)) {
-                (RunState::Running, _) => Some("it is under way, or can be resumed".to_owned()),
+                (RunState::Running, _) => Some("it is running, or can be resumed".to_owned()),
                 (_, false) => Some("the history does not have it".to_owned()),
                 _ => None,
             }
@@ -233,11 +231,11 @@ fn find_candidates(
     Ok(aged)
 }
 
-/// Removes a folder that nobody is writing into. `run.json` goes first: what is left
-/// of it, where that ends half-way, is no run.
+/// Removes a folder that no process writes into. `run.json` goes first: if the removal is
+/// interrupted, the rest no longer counts as a run.
 fn remove_run(folder: &Path) -> Result<(), String> {
     let lock = RunFolder::open(folder).lock().map_err(|error| error.to_string())?;
-    let Some(_lock) = lock else { return Err("somebody is writing into it".to_owned()) };
+    let Some(_lock) = lock else { return Err("another process is writing into it".to_owned()) };
     fs::remove_file(folder.join(file::RUN))
         .and_then(|()| fs::remove_dir_all(folder))
         .map_err(|error| error.to_string())

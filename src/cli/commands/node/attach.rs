@@ -1,9 +1,8 @@
-//! `fabricgate node attach`: words that run in a pod, with what is said to them
-//! and by them; and `fabricgate node wait`, which keeps that pod there.
+//! `fabricgate node attach`: runs a command in a pod and forwards its standard streams; and
+//! `fabricgate node wait`, which keeps that pod running.
 //!
-//! Stands where other launchers have ssh or srun: one process for each worker,
-//! which coordinators start and end as they do those. Understands nothing of what
-//! passes.
+//! Takes the place of ssh or srun in other launchers: one process for each worker, which
+//! coordinators start and stop the same way. Forwards bytes without interpreting them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,39 +23,39 @@ use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::text::clean;
 
-/// Bytes that are on their way at most, in either direction.
+/// Most buffered bytes in either direction.
 const BUFFER: usize = 256 * 1024;
 
-/// How long what was said before the end may take to arrive after it.
+/// How long output may still arrive after the command has ended, and the other way round.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Run words in a pod, and pass on what is said.
+/// Run a command in a pod and forward its standard streams.
 ///
-/// Ends as they end; with 255 where they could not be started or were lost, which
-/// is told on stderr. Started through launcher "kubernetes"; nobody has to start
-/// it by hand.
+/// Exits with the command's code, or with 255 and a message on stderr if the command could not be
+/// started or the connection was lost. The launcher "kubernetes" starts it; there is no need to
+/// start it by hand.
 #[derive(Debug, clap::Args)]
 pub struct AttachArgs {
     /// The namespace of the pod.
     #[arg(long, value_name = "N")]
     namespace: String,
-    /// Its name.
+    /// The name of the pod.
     #[arg(long, value_name = "P")]
     pod: String,
-    /// Its container.
+    /// The container in the pod.
     #[arg(long, value_name = "C", default_value = CONTAINER)]
     container: String,
-    /// The kubeconfig; without it, the environment's or the pod's own account.
+    /// The kubeconfig; by default the environment's or the pod's own account.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context of it.
+    /// The context in the kubeconfig.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Seconds within which the words must be running.
+    /// Seconds within which the command must be running.
     #[arg(long, value_name = "S", default_value_t = 25,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// The words.
+    /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "WORDS")]
     argv: Vec<String>,
 }
@@ -65,7 +64,7 @@ pub struct AttachArgs {
 pub fn attach(args: &AttachArgs) -> anyhow::Result<u8> {
     let runtime = crate::cli::runtime::build_runtime()?;
     let ended = runtime.block_on(attach_to_pod(args));
-    // The input is read by a thread that may wait for more of it.
+    // A thread may still block on standard input.
     runtime.shutdown_background();
     match ended {
         Ok(code) => Ok(code),
@@ -102,14 +101,14 @@ async fn attach_to_pod(args: &AttachArgs) -> Result<u8, String> {
     forward_streams(process).await.map_err(|why| format!("{at}: {why}"))
 }
 
-/// Passes on what is said until the words have ended: their exit code.
+/// Forwards the streams until the command has ended; returns its exit code.
 async fn forward_streams(mut process: AttachedProcess) -> Result<u8, String> {
     let ended = process.take_status().expect("it is taken once");
     let (stdin, stdout, stderr) = (process.stdin(), process.stdout(), process.stderr());
     if let Some(stdin) = stdin {
         tokio::spawn(forward_bytes(tokio::io::stdin(), stdin));
     }
-    let said = async {
+    let output = async {
         let out = async {
             match stdout {
                 Some(from) => forward_bytes(from, tokio::io::stdout()).await,
@@ -124,26 +123,26 @@ async fn forward_streams(mut process: AttachedProcess) -> Result<u8, String> {
         };
         tokio::try_join!(out, err)
     };
-    let mut said = std::pin::pin!(said);
+    let mut output = std::pin::pin!(output);
     let mut ended = std::pin::pin!(ended);
-    // Both must come to their end: words that ended may have said more than has
-    // arrived, and a connection that closed says nothing of how they ended.
+    // Wait for both: output may arrive after the command has ended, and a closed connection does
+    // not carry the exit code.
     let status = tokio::select! {
         status = &mut ended => {
-            match timeout(LINGER, said).await {
+            match timeout(LINGER, output).await {
                 Ok(Ok(_)) | Err(_) => {}
-                Ok(Err(error)) => return Err(format!("nobody listens any more: {error}")),
+                Ok(Err(error)) => return Err(format!("an output stream is closed: {error}")),
             }
             status
         }
-        result = &mut said => {
-            result.map_err(|error| format!("nobody listens any more: {error}"))?;
+        result = &mut output => {
+            result.map_err(|error| format!("an output stream is closed: {error}"))?;
             timeout(LINGER, ended).await.unwrap_or_default()
         }
     };
-    // A connection that is merely silent would be waited for without end.
+    // A connection without traffic would otherwise be awaited forever.
     let lost = match timeout(LINGER, process.join()).await.unwrap_or(Ok(())) {
-        Ok(()) => "the connection ended before what runs there did".to_owned(),
+        Ok(()) => "the connection ended before the command did".to_owned(),
         Err(error) => format!("the connection was lost: {}", clean(&error.to_string())),
     };
     match status {
@@ -152,7 +151,7 @@ async fn forward_streams(mut process: AttachedProcess) -> Result<u8, String> {
     }
 }
 
-/// Passes bytes on as they come; ends the other side with this one.
+/// Forwards bytes as they arrive; closes `to` at the end of `from`.
 async fn forward_bytes(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -168,8 +167,8 @@ async fn forward_bytes(
     }
 }
 
-/// The exit code that this status tells (`remotecommand`: a failure has its code
-/// among its causes); an error where it tells none.
+/// The exit code in this status (`remotecommand`: a failure has its code among its causes); an
+/// error if it has none.
 fn exit_code(status: &Status) -> Result<u8, String> {
     if status.status.as_deref() == Some("Success") {
         return Ok(exit::PASS);
@@ -178,44 +177,44 @@ fn exit_code(status: &Status) -> Result<u8, String> {
     let code = causes
         .filter(|cause| cause.reason.as_deref() == Some("ExitCode"))
         .find_map(|cause| cause.message.as_deref()?.parse::<u8>().ok());
-    code.ok_or_else(|| clean(status.message.as_deref().unwrap_or("it ended, and nobody says how")))
+    code.ok_or_else(|| clean(status.message.as_deref().unwrap_or("it ended without an exit code")))
 }
 
-/// Why nothing was started there, in one sentence.
+/// Why the command was not started, in one sentence.
 async fn explain_refusal(
     error: &kube::Error,
     pods: &Api<Pod>,
     args: &AttachArgs,
     limit: Duration,
 ) -> String {
-    let said = match error {
+    let refusal = match error {
         kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
             let (_, words) = connection::describe_status(status.as_u16());
             format!("{words} ({})", status.as_u16())
         }
         other => connection::refusal_problem(other).1,
     };
-    // What a server answers to an exec says little of the pod.
+    // The server's answer to an exec contains little about the pod.
     match timeout(limit, pods.get_opt(&args.pod)).await {
         Ok(Ok(None)) => "it is gone".to_owned(),
         Ok(Ok(Some(pod))) => {
             let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
-            if phase == "Running" { said } else { format!("it is {}: {said}", clean(&phase)) }
+            if phase == "Running" { refusal } else { format!("it is {}: {refusal}", clean(&phase)) }
         }
-        _ => said,
+        _ => refusal,
     }
 }
 
-/// Wait, so that a pod stays there for workers to run in.
+/// Wait, so that a pod stays running for workers.
 ///
-/// Ends with the time, with SIGTERM, and after a while without any other process
-/// beside it. Takes care of processes that nobody else waits for.
+/// Exits at the end of the time, on SIGTERM, and after a while without other processes in the
+/// container. Reaps orphaned processes.
 #[derive(Debug, clap::Args)]
 pub struct WaitArgs {
-    /// Seconds after which it ends.
+    /// Seconds until it exits.
     #[arg(long, value_name = "N")]
     seconds: u64,
-    /// Seconds without any other process here after which it ends.
+    /// Seconds without other processes in the container until it exits.
     #[arg(long, value_name = "N")]
     idle: Option<u64>,
 }
@@ -223,7 +222,7 @@ pub struct WaitArgs {
 /// Runs the command.
 pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     const GLANCE: Duration = Duration::from_secs(1);
-    // A year: no pod of a run lives as long, and no moment lies beyond it.
+    // A year: no pod of a run lives as long, and `Instant` can represent its end.
     const LONGEST: u64 = 366 * 86_400;
     let runtime = crate::cli::runtime::build_runtime()?;
     runtime.block_on(async {
@@ -249,14 +248,13 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// Takes note of what has ended: the first process of a container inherits what
-/// others left behind.
+/// Reaps ended processes: the first process of a container inherits orphans.
 fn reap_children() {
     use rustix::process::WaitOptions;
     while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
 }
 
-/// Whether any other process can be seen from here.
+/// Whether this process sees any other process.
 fn has_other_processes() -> bool {
     let own = std::process::id();
     let Ok(entries) = std::fs::read_dir("/proc") else { return true };

@@ -1,4 +1,4 @@
-//! `fabricgate node facts`: what this machine says of itself.
+//! `fabricgate node facts`: prints the facts of this machine.
 
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,29 @@ use node::facts::library_record::RecordingLibrary;
 use node::facts::nvml::NvmlLibrary;
 use node::facts::{FactsRequest, driver};
 
-/// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
+/// Print the facts of this machine: GPUs, fabric, links, NICs, IMEX.
 ///
-/// Reads the NVIDIA driver's library, sysfs and the kernel's log, starts no work
-/// and changes nothing. What cannot be read is said with the reason. Without a
-/// driver it prints what it can and ends with 5; the same where the driver does
-/// not answer in time.
+/// Reads the NVIDIA driver's library, sysfs and the kernel's log; starts no work and changes
+/// nothing. The output lists what cannot be read, with the reason. Without a driver, or if the
+/// driver does not answer in time, it prints what it can and exits with 5.
 #[derive(Debug, clap::Args)]
 pub struct FactsArgs {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library, if it is not the one that the system finds.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NVML")]
     nvml: Option<PathBuf>,
-    /// The root that proc, sys and dev are below, for looking at a copy.
+    /// The root directory that contains proc, sys and dev, to read a copy.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
     /// Seconds that the driver may take to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Keep every answer of the driver's library in this file, for tests.
+    /// Record every answer of the driver's library in this file, for tests.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
-/// Ask the driver, and say what it answers one document a line.
+/// Query the driver, and print one document per line.
 #[derive(Debug, clap::Args)]
 pub struct DriverArgs {
     #[arg(long)]
@@ -50,31 +49,31 @@ pub struct DriverArgs {
     record: Option<PathBuf>,
 }
 
-/// Gathers and prints.
+/// Collects the facts and prints them.
 pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
     if std::env::var_os(SIM_VARIABLE).is_some() {
         let why = "a simulated node has no facts: its hardware is this machine's";
         return Err(CommandError::environment(why).into());
     }
     let executable = self_exe::current_executable()?;
-    let gathering = FactsRequest {
+    let request = FactsRequest {
         executable: &executable,
         nvml: args.nvml.as_deref(),
         record: args.record.as_deref(),
         root: &args.root,
         limit: Duration::from_secs(args.limit),
     };
-    // The process that asks the driver dies with this thread.
+    // The process that queries the driver dies with this thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let gathered = runtime.block_on(facts::collect_facts(&gathering));
-    // A process that hangs in the kernel must not keep us.
+    let collected = runtime.block_on(facts::collect_facts(&request));
+    // A process that hangs in the kernel must not delay the exit.
     runtime.shutdown_background();
     if json {
-        stdout::write_json(&gathered.facts)?;
+        stdout::write_json(&collected.facts)?;
     } else {
-        stdout::write_text(&node_facts::render(&gathered.facts))?;
+        stdout::write_text(&node_facts::render(&collected.facts))?;
     }
-    match gathered.trouble {
+    match collected.trouble {
         None => Ok(exit::PASS),
         Some(why) => {
             stdout::note(&why);
@@ -83,7 +82,7 @@ pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
     }
 }
 
-/// The process that asks the driver.
+/// Runs the process that queries the driver.
 pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
     let out = &mut BufWriter::new(std::io::stdout().lock());
     let library = match NvmlLibrary::load(args.nvml.as_deref()) {
@@ -99,8 +98,8 @@ pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
         Some(path) => {
             let recording = RecordingLibrary::new(&library);
             write_driver_facts(&recording, &proc, out)?;
-            let kept = serde_json::to_vec(&recording.into_record())?;
-            report_output::write_file(path, &kept)?;
+            let record = serde_json::to_vec(&recording.into_record())?;
+            report_output::write_file(path, &record)?;
         }
     }
     Ok(exit::PASS)

@@ -1,5 +1,5 @@
-//! The process that asks one library of the driver's family what it is, for
-//! `fabricgate doctor`. Nobody has to start it by hand.
+//! The process that loads one of the NVIDIA libraries for `fabricgate doctor`. There is no need to
+//! start it by hand.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,22 @@ use crate::exit;
 use node::doctor::library_check;
 use node::doctor::library_check::ProbeLibrary;
 
-/// Say what a library of the driver is, all that is known so far in each line.
+/// Print what is known about a library; each line repeats and extends the previous one.
 #[derive(Debug, clap::Args)]
 pub struct LibraryArgs {
-    /// Which.
+    /// The kind of library.
     #[arg(value_parser = parse_library)]
     library: ProbeLibrary,
-    /// The library, where it is not the one that the system finds.
+    /// Path of the library, if it is not the one that the system finds.
     path: Option<PathBuf>,
 }
 
 fn parse_library(word: &str) -> Result<ProbeLibrary, String> {
-    ProbeLibrary::from_name(word).ok_or_else(|| "no library that our probes use".to_owned())
+    ProbeLibrary::from_name(word)
+        .ok_or_else(|| "expected a library that the native probes use".to_owned())
 }
 
-/// Asks it.
+/// Loads the library and prints its properties.
 pub fn run(args: &LibraryArgs) -> anyhow::Result<u8> {
     let (mut out, mut progress) = (std::io::stdout().lock(), std::io::stderr());
     library_check::write_library_report(

@@ -1,4 +1,4 @@
-//! `fabricgate node probe`: measuring with what is built in.
+//! `fabricgate node probe`: measures with the native probes.
 
 pub mod all;
 pub mod children;
@@ -16,7 +16,7 @@ use copy::CopyArgs;
 use fabric::FabricArgs;
 use tcp::TcpArgs;
 
-/// Measure with what is built in, without any tool.
+/// Measure with the native probes, without other tools.
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
     #[command(subcommand)]
@@ -35,12 +35,12 @@ enum NodeProbeCommand {
 /// Runs a probe.
 pub fn run(args: &ProbeArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
-    let mut telling = ProbeProgress::new(globals.no_progress);
+    let mut progress = ProbeProgress::new(globals.no_progress);
     match &args.probe {
-        NodeProbeCommand::All(args) => all::run(args, json, &mut telling),
-        NodeProbeCommand::Collective(args) => collective::run(args, json, &mut telling),
-        NodeProbeCommand::Fabric(args) => fabric::run(args, json, &mut telling),
-        NodeProbeCommand::Copy(args) => copy::run(args, json, &mut telling),
+        NodeProbeCommand::All(args) => all::run(args, json, &mut progress),
+        NodeProbeCommand::Collective(args) => collective::run(args, json, &mut progress),
+        NodeProbeCommand::Fabric(args) => fabric::run(args, json, &mut progress),
+        NodeProbeCommand::Copy(args) => copy::run(args, json, &mut progress),
         NodeProbeCommand::Tcp(args) => tcp::run(args),
     }
 }

@@ -1,9 +1,9 @@
-//! `fabricgate node token`: a token of another account, in the form in which programs of
-//! a kubeconfig (`exec`) print it. A pod is given tokens of one account; who may ask for
-//! those of a second one needs no Secret that never expires.
+//! `fabricgate node token`: prints a token of another account as an `ExecCredential`, for the
+//! `exec` plugin of a kubeconfig. A pod gets tokens of one account only; with permission to request
+//! tokens of a second account it needs no Secret that never expires.
 //!
-//! The token is printed for the client that started this, and kept in a file that only
-//! its owner reads, for as long as it lasts.
+//! The token is printed for the client that started this process, and cached until it expires in a
+//! file that only its owner can read.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,34 +23,34 @@ use control::sources::kubernetes::{KubernetesClientConfig as Server, connection}
 use control::store::run_folder::parent_folder;
 use control::sweep;
 
-/// How long the server may take.
+/// Time limit for the API server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a token is asked for.
+/// Requested lifetime of a token.
 const LIFETIME_S: i64 = 3_600;
 
-/// A kept token is used while it lasts so long: clients ask again a minute before its end.
+/// Least remaining lifetime of a cached token: clients ask again a minute before its end.
 const MIN_REMAINING_S: i64 = 600;
 
-/// Print a token of an account, as the `exec` of a kubeconfig does.
+/// Print a token of an account, for the `exec` plugin of a kubeconfig.
 ///
-/// Asked for through another context of the same kubeconfig. Started by clients;
-/// nobody has to start it by hand.
+/// Requests the token through another context of the same kubeconfig. Kubernetes clients start it;
+/// there is no need to start it by hand.
 #[derive(Debug, clap::Args)]
 pub struct TokenArgs {
     /// The namespace of the account.
     #[arg(long, value_name = "N")]
     namespace: String,
-    /// The account.
+    /// The account of the token.
     #[arg(long, value_name = "NAME")]
     account: String,
     /// The kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// The context of it by which the token is asked for.
+    /// The context used to request the token.
     #[arg(long, value_name = "NAME")]
     context: String,
-    /// Where the token is kept.
+    /// The file that caches the token.
     #[arg(long, value_name = "FILE")]
     keep: PathBuf,
 }
@@ -61,11 +61,11 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<u8> {
     let credential = match read_cached_token(&args.keep, now) {
         Some(credential) => credential,
         None => {
-            let asked = crate::cli::runtime::build_runtime()?.block_on(request_token(args));
-            let credential = asked.map_err(CommandError::Environment)?;
+            let response = crate::cli::runtime::build_runtime()?.block_on(request_token(args));
+            let credential = response.map_err(CommandError::Environment)?;
             if let Err(error) = write_cached_token(&args.keep, &credential) {
-                // The next one is asked for again.
-                note(&format!("{}: the token is not kept: {error}", args.keep.display()));
+                // The next call requests a new one.
+                note(&format!("{}: the token is not cached: {error}", args.keep.display()));
             }
             credential
         }
@@ -74,7 +74,7 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// The token that is kept, where it lasts long enough.
+/// The cached token, if it remains valid long enough.
 fn read_cached_token(path: &Path, now: i64) -> Option<Value> {
     let credential: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let status = &credential["status"];
@@ -83,11 +83,12 @@ fn read_cached_token(path: &Path, now: i64) -> Option<Value> {
     (now + MIN_REMAINING_S < ends.as_second()).then_some(credential)
 }
 
-/// Puts it in place at one go; temporary files are their owner's alone.
+/// Replaces the file atomically; temporary files are readable only by their owner.
 fn write_cached_token(path: &Path, credential: &Value) -> io::Result<()> {
-    let mut beside = tempfile::Builder::new().prefix(".token-").tempfile_in(parent_folder(path))?;
-    beside.write_all(credential.to_string().as_bytes())?;
-    beside.persist(path).map(drop).map_err(|error| error.error)
+    let mut temporary =
+        tempfile::Builder::new().prefix(".token-").tempfile_in(parent_folder(path))?;
+    temporary.write_all(credential.to_string().as_bytes())?;
+    temporary.persist(path).map(drop).map_err(|error| error.error)
 }
 
 async fn request_token(args: &TokenArgs) -> Result<Value, String> {
@@ -98,25 +99,26 @@ async fn request_token(args: &TokenArgs) -> Result<Value, String> {
     };
     let access = connection::connect(&server, ResponseReadLimit::Bounded).await;
     let access = access.map_err(|problem| problem.message)?;
-    let wish = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+    let token_request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": {"expirationSeconds": LIFETIME_S}});
     let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", args.namespace);
-    let how = kube::api::PostParams::default();
-    let body = wish.to_string().into_bytes();
+    let params = kube::api::PostParams::default();
+    let body = token_request.to_string().into_bytes();
     let request = Request::new(accounts)
-        .create_subresource("token", &args.account, &how, body)
+        .create_subresource("token", &args.account, &params, body)
         .map_err(|error| error.to_string())?;
-    let said: Value = match timeout(SERVER_TIMEOUT, access.client.request(request)).await {
-        Ok(Ok(said)) => said,
+    let response: Value = match timeout(SERVER_TIMEOUT, access.client.request(request)).await {
+        Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(connection::refusal_problem(&error).1),
         Err(_) => return Err(format!("the server did not answer within {SERVER_TIMEOUT:?}")),
     };
-    let status = &said["status"];
+    let status = &response["status"];
     if !status["token"].is_string() || !status["expirationTimestamp"].is_string() {
-        return Err("the server answered without a token, or without its end".to_owned());
+        return Err("the server answered without a token or its expiration".to_owned());
     }
     Ok(json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
-        "status": {"token": status["token"], "expirationTimestamp": status["expirationTimestamp"]}}))
+        "status": {"token": status["token"],
+            "expirationTimestamp": status["expirationTimestamp"]}}))
 }
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
 
     const SECRET: &str = "top-secret";
 
-    /// A server that gives the gate a token of the prober, which ends then.
+    /// A mock API server that issues a token of the prober to the gate; the token ends at `ends`.
     async fn server(ends: &str) -> (MockServer, tempfile::TempDir, TokenArgs) {
         let server = MockServer::start().await;
         let given = json!({"kind": "TokenRequest", "status": {"token": SECRET,
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_asked_for_and_kept_for_its_owner_until_it_is_about_to_end() {
+    async fn a_token_is_requested_and_cached_for_its_owner_until_it_is_about_to_end() {
         let (_server, _folder, args) = server("2026-01-01T01:00:00Z").await;
         let credential = request_token(&args).await.expect("a token");
         assert_eq!(credential["status"]["token"], SECRET);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_and_no_token_is() {
+    async fn a_refusal_is_reported_without_a_token() {
         let (server, _folder, args) = server("2026-01-01T01:00:00Z").await;
         let other = TokenArgs { account: "gate".to_owned(), ..args };
         Mock::given(any())

@@ -1,8 +1,7 @@
-//! The run before the repair: found or named, read, and held against the one that
-//! was just made.
+//! The run before a repair: finds it, reads it, and compares it with the re-certification.
 //!
-//! Opens run folders and the journal. What changed is the judge's to compare and
-//! `act::repair`'s to say.
+//! Opens run folders and the journal. The judge compares the runs and `act::repair` summarizes the
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,19 +28,19 @@ use model::trend::{RunChange, RunChangeKind};
 use model::verdict::Outcome;
 use readers::claims::reconcile::diff;
 
-/// The run on which our drain of each node rests, where there is a journal.
+/// The run that each of the gate's drains is based on, if there is a journal.
 pub(crate) fn find_drain_runs(config: &Config) -> BTreeMap<NodeName, String> {
     let Some(gate) = &config.gate else { return BTreeMap::new() };
     match journal::read_state(&gate.folder) {
         Ok(ledger) => ledger.drains.into_iter().map(|(node, drain)| (node, drain.run)).collect(),
         Err(error) => {
-            note(&format!("which run a drain rests on is not known: {error}"));
+            note(&format!("the runs that drains are based on are unknown: {error}"));
             BTreeMap::new()
         }
     }
 }
 
-/// A run before a repair, read.
+/// A run before a repair, with its recordings.
 #[derive(Debug)]
 pub(crate) struct PriorRun {
     stored: StoredRun,
@@ -49,7 +48,7 @@ pub(crate) struct PriorRun {
     recordings: Vec<ToolRecording>,
 }
 
-/// The run that a person named.
+/// Reads the run given with --before.
 pub(crate) fn read_named_run(path: &Path) -> Result<PriorRun, CommandError> {
     PriorRun::read(path).map_err(|error| match error {
         CommandError::Usage(text) => CommandError::Usage(format!("--before: {text}")),
@@ -70,11 +69,11 @@ impl PriorRun {
         !self.run.verdicts.nodes.iter().any(|it| it.node == *node)
     }
 
-    /// Whether it tells of any of the nodes.
+    /// Checks that the run measured at least one of the nodes.
     pub(crate) fn check_covers(&self, named: &BTreeSet<NodeName>) -> Result<(), CommandError> {
         match !named.is_empty() && named.iter().all(|node| self.lacks_node(node)) {
             true => Err(CommandError::Usage(format!(
-                "--before {}: this run measured none of the nodes named",
+                "--before {}: this run measured none of the named nodes",
                 self.stored.path().display()
             ))),
             false => Ok(()),
@@ -82,7 +81,7 @@ impl PriorRun {
     }
 }
 
-/// What changed of each node since the run before its repair.
+/// The changes of each node since the run before its repair.
 pub(crate) fn compare_with_prior(
     swept: &SweepOutput,
     named: &BTreeSet<NodeName>,
@@ -121,7 +120,6 @@ pub(crate) fn compare_with_prior(
     Ok(RepairComparison { repairs, before })
 }
 
-/// The run that was just made.
 struct RecertificationRun<'a> {
     run: &'a Run,
     recordings: Vec<ToolRecording>,
@@ -139,7 +137,7 @@ impl<'a> RecertificationRun<'a> {
     fn compare_node(&self, node: &NodeName, before: &PriorRun) -> Result<NodeRepair, String> {
         let then = before.run.verdicts.nodes.iter().find(|it| it.node == *node);
         let id = &before.run.info.id;
-        let then = then.ok_or_else(|| format!("run {id} does not tell of it"))?;
+        let then = then.ok_or_else(|| format!("run {id} did not measure it"))?;
         let was =
             read_identities(&before.stored, &before.recordings).map_err(|it| it.to_string())?;
         let changes = self.list_changes(node, before, was.get(node));
@@ -161,7 +159,7 @@ impl<'a> RecertificationRun<'a> {
             part.node.as_ref() == Some(node)
         });
         let after = self.run.verdicts.nodes.iter().find(|it| it.node == *node);
-        let says = repair_summary::summarize_repair(&RepairSides {
+        let summary = repair_summary::summarize_repair(&RepairSides {
             node,
             before: then,
             found: &before.run.verdicts.findings,
@@ -174,13 +172,13 @@ impl<'a> RecertificationRun<'a> {
             before: then.outcome,
             before_reason: then.reason.clone(),
             after: after.map_or(Outcome::Unknown, |it| it.outcome),
-            says,
+            says: summary,
             changes,
             comparison,
         })
     }
 
-    /// What is not as it was: the machine, and what is claimed of it.
+    /// The differences of the machine and of its claims.
     fn list_changes(
         &self,
         node: &NodeName,
@@ -207,8 +205,8 @@ impl<'a> RecertificationRun<'a> {
                 changed(node_identity::IdentityField::from_name(&what).kind, what, was, is)
             })
             .collect();
-        // A run covers a part of the fleet: that others are in another part is no
-        // change of this node.
+        // A run covers a part of the fleet: other nodes in another part are not a change of this
+        // node.
         let of = |run: &Run| run.claims.domain_of(node).map(|domain| domain.name.to_string());
         if let (Some(was), Some(is)) = (of(&before.run), of(self.run))
             && was != is
@@ -217,10 +215,10 @@ impl<'a> RecertificationRun<'a> {
         }
         let (then, now) = (&before.stored.claims.nodes, &self.run.claims.nodes);
         if let (Some(was), Some(is)) = (then.get(node), now.get(node)) {
-            let told: BTreeSet<String> = all.iter().map(|change| change.what.clone()).collect();
+            let known: BTreeSet<String> = all.iter().map(|change| change.what.clone()).collect();
             for (what, was, is) in diff::changed_facts(was, is) {
-                // Identities hold some of it, and know it of whoever was not read.
-                if what != "boot id" && !told.contains(what) {
+                // Identities cover some of these facts, also for nodes whose sources were not read.
+                if what != "boot id" && !known.contains(what) {
                     all.push(changed(RunChangeKind::Claim, what.to_owned(), was, is));
                 }
             }

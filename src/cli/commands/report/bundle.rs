@@ -1,4 +1,4 @@
-//! `fabricgate report RUN --bundle NODE`: an archive of all that a run says of one node.
+//! `fabricgate report RUN --bundle NODE`: an archive of everything a run knows about one node.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,25 +25,25 @@ use model::run::Run;
 use model::trend::{FabricPartKind, Trend};
 use model::verdict::{Outcome, Verdicts};
 
-/// What a bundle is made of, and where it goes.
+/// The inputs and the output of a bundle.
 #[derive(Debug)]
 pub(crate) struct BundleRequest<'a> {
     /// The run folder.
     pub run: &'a Path,
     /// The node.
     pub node: &'a str,
-    /// The archive; named after run and node where nobody says.
+    /// The archive; by default named after the run and the node.
     pub output: Option<&'a Path>,
-    /// Names and addresses of others are taken out.
+    /// Whether names and addresses of other nodes are removed.
     pub redact: bool,
-    /// What nodes said of themselves.
+    /// Files with node facts.
     pub facts: &'a [PathBuf],
 }
 
-/// The format of what `report --bundle --json` prints.
+/// The format of `report --bundle --json`.
 pub(crate) const PACKED_FORMAT: &str = "fabricgate.packed/1";
 
-/// What was packed, for programs.
+/// The result of `report --bundle --json`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PackedDocument<'a> {
     /// `fabricgate.packed/1`.
@@ -52,29 +52,30 @@ pub(crate) struct PackedDocument<'a> {
     run: &'a str,
     /// The node.
     node: &'a str,
-    /// How the node came out; null where nothing was judged.
+    /// The outcome of the node; null if nothing was judged.
     outcome: Option<Outcome>,
-    /// Where the archive is.
+    /// Path of the archive.
     archive: String,
-    /// Its size.
+    /// Size of the archive.
     bytes: usize,
-    /// Its SHA-256, hexadecimal.
+    /// SHA-256 of the archive, hexadecimal.
     sha256: String,
-    /// Names and addresses of others were taken out.
+    /// Whether names and addresses of other nodes were removed.
     redacted: bool,
-    /// The files in it.
+    /// The files in the archive.
     files: Vec<PackedFile>,
     /// What could not be packed, and why.
     missing: &'a [String],
 }
 
-/// Makes the archive and says what is in it.
-pub(crate) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Result<u8> {
-    let output = OutputFile::open_optional(order.output.map(Path::to_owned).as_ref())?;
-    let salvage = lenient_reader::read_partial_run(order.run).map_err(stored_run::record_error)?;
-    let facts = read_node_facts(order)?;
-    let mut case = collect_case(order, salvage, facts)?;
-    if let Some(file) = comparison_page::find_history_index(order.run, globals)? {
+/// Writes the archive and prints its contents.
+pub(crate) fn run(request: &BundleRequest<'_>, globals: &Globals) -> anyhow::Result<u8> {
+    let output = OutputFile::open_optional(request.output.map(Path::to_owned).as_ref())?;
+    let partial =
+        lenient_reader::read_partial_run(request.run).map_err(stored_run::record_error)?;
+    let facts = read_node_facts(request)?;
+    let mut case = collect_case(request, partial, facts)?;
+    if let Some(file) = comparison_page::find_history_index(request.run, globals)? {
         match read_node_trends(&case, &file) {
             Ok(trends) => case.trends = trends,
             Err(why) => case.missing.push(format!("the history {}: {why}", file.display())),
@@ -82,10 +83,10 @@ pub(crate) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Resul
     }
     let created = case.run.info.created.clone();
     let run = case.run.info.id.clone();
-    let pieces = read_raw_outputs(order.run, bundle::list_wanted_outputs(&case));
+    let pieces = read_raw_outputs(request.run, bundle::list_wanted_outputs(&case));
     let bundle = bundle::pack(case, pieces)?;
     let bytes = archive::build_archive(&bundle.name, &bundle.files, to_unix_seconds(&created))?;
-    let path = match order.output {
+    let path = match request.output {
         Some(path) => path.to_owned(),
         None => PathBuf::from(format!("{}.tar.gz", bundle.name)),
     };
@@ -96,33 +97,33 @@ pub(crate) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Resul
     for missing in &bundle.missing {
         stdout::note(&format!("not in the bundle: {missing}"));
     }
-    let shown = path.display().to_string();
+    let archive_path = path.display().to_string();
     if globals.json {
         stdout::write_json(&PackedDocument {
             format: PACKED_FORMAT,
             run: &run,
-            node: order.node,
+            node: request.node,
             outcome: bundle.outcome,
-            archive: shown,
+            archive: archive_path,
             bytes: bytes.len(),
             sha256: bundle::sha256_hex(&bytes),
-            redacted: order.redact,
+            redacted: request.redact,
             files: bundle.manifest(),
             missing: &bundle.missing,
         })?;
     } else {
         let count = bundle.files.len();
-        stdout::write_text(&format!("{shown}: {count} files, {} bytes\n", bytes.len()))?;
+        stdout::write_text(&format!("{archive_path}: {count} files, {} bytes\n", bytes.len()))?;
     }
-    if order.redact {
-        stdout::note(&format!("read it before you send it. {}", bundle::NOT_CAUGHT));
+    if request.redact {
+        stdout::note(&format!("review it before sending it. {}", bundle::NOT_CAUGHT));
     }
     Ok(exit::PASS)
 }
 
-/// All that is known of the node; an error where the run does not know it.
+/// Everything known about the node; an error if the run does not know the node.
 fn collect_case(
-    order: &BundleRequest<'_>,
+    request: &BundleRequest<'_>,
     salvage: PartialRun,
     facts: Option<NodeFacts>,
 ) -> Result<BundleCase, CommandError> {
@@ -131,13 +132,13 @@ fn collect_case(
     let judged = verdicts.is_some();
     let verdicts = verdicts.unwrap_or_else(|| Verdicts::empty(Outcome::Unknown));
     let case = BundleCase {
-        node: NodeName::from(order.node),
+        node: NodeName::from(request.node),
         run: Run { info: record.info, claims, cells, verdicts, actions: None },
         judged,
         state: match record.state {
             RunState::Complete => "complete",
             RunState::Partial => "interrupted, partial",
-            RunState::Running => "under way or ended without notice, partial",
+            RunState::Running => "running or killed, partial",
         }
         .to_owned(),
         ended: record.ended,
@@ -147,42 +148,39 @@ fn collect_case(
         facts,
         trends: Vec::new(),
         missing,
-        redact: order.redact,
+        redact: request.redact,
     };
     let nodes = bundle::named_nodes(&case);
     if nodes.contains(&case.node) {
         return Ok(case);
     }
-    let shown = order.run.display();
+    let run_path = request.run.display();
     if nodes.is_empty() {
         let why = case.missing.join("; ");
         return Err(CommandError::usage(format!(
-            "{shown}: nothing can be said of any node: {why}"
+            "{run_path}: nothing is known about any node: {why}"
         )));
     }
-    let near = bundle::nearest_names(order.node, &nodes);
+    let near = bundle::nearest_names(request.node, &nodes);
     let near: Vec<&str> = near.into_iter().map(NodeName::as_str).collect();
     Err(CommandError::usage(format!(
-        "--bundle {:?}: {shown} knows no such node, expected one of its {}, such as {}",
-        order.node,
+        "--bundle {:?}: no such node in {run_path}; expected one of its {}, such as {}",
+        request.node,
         nodes.len(),
         near.join(", ")
     )))
 }
 
-/// How the parts of the node read until this run: what came later is another
-/// story, and would make another bundle of the same run.
+/// The trends of the node's parts up to this run: later runs would make a different bundle of the
+/// same run.
 fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String> {
-    let words = |error: HistoryError| error.to_string();
-    let history = RunHistory::open_read_only(file).map_err(words)?;
-    let runs = history.runs().map_err(words)?;
-    // What was simulated is no past of machines, nor the other way round.
-    let Some(own) = runs.into_iter().find(|it| it.run == case.run.info.id) else {
-        return Err(
-            "this run is not among those that count in it; `fabricgate history` adds what \
-                    is missing"
-                .to_owned(),
-        );
+    let to_text = |error: HistoryError| error.to_string();
+    let history = RunHistory::open_read_only(file).map_err(to_text)?;
+    let runs = history.runs().map_err(to_text)?;
+    // Simulated runs are not history of real machines, nor the other way round.
+    let Some(this_run) = runs.into_iter().find(|it| it.run == case.run.info.id) else {
+        return Err("the history does not count this run; `fabricgate history` adds missing runs"
+            .to_owned());
     };
     let nodes = BTreeSet::from([case.node.clone()]);
     let selection = SeriesSelection {
@@ -193,51 +191,54 @@ fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String
             FabricPartKind::Rail,
         ])
     };
-    let whole = history.full_resolution_since().map_err(words)?;
-    let mut trends = history.trends(&selection).map_err(words)?;
+    let whole = history.full_resolution_since().map_err(to_text)?;
+    let mut trends = history.trends(&selection).map_err(to_text)?;
     for trend in &mut trends {
-        trend.points.retain(|point| point.at_unix <= own.at_unix);
-        trend.alarms.retain(|alarm| alarm.at <= own.at);
-        trend.changes.retain(|changed| changed.at <= own.at);
+        trend.points.retain(|point| point.at_unix <= this_run.at_unix);
+        trend.alarms.retain(|alarm| alarm.at <= this_run.at);
+        trend.changes.retain(|changed| changed.at <= this_run.at);
         drift::assess_since(trend, whole);
     }
     trends.retain(|trend| !trend.points.is_empty());
     Ok(trends)
 }
 
-/// What the node said of itself, where a file has it; of several the last counts.
-fn read_node_facts(order: &BundleRequest<'_>) -> Result<Option<NodeFacts>, CommandError> {
+/// The node's facts, if a file has them; the last match counts.
+fn read_node_facts(request: &BundleRequest<'_>) -> Result<Option<NodeFacts>, CommandError> {
     let mut found = None;
-    for path in order.facts {
-        let shown = path.display();
+    for path in request.facts {
+        let path_text = path.display();
         let bytes = input_file::read(path).map_err(CommandError::environment)?;
         let text = String::from_utf8_lossy(&bytes);
-        let is_ours = |facts: &NodeFacts| facts.format == NODE_FACTS_FORMAT;
+        let is_node_facts = |facts: &NodeFacts| facts.format == NODE_FACTS_FORMAT;
         if let Ok(facts) = serde_json::from_str::<NodeFacts>(&text)
-            && is_ours(&facts)
+            && is_node_facts(&facts)
         {
             let hostname = facts.hostname.clone().unwrap_or_default();
-            if NodeName::from(order.node).matches_host(&hostname) {
+            if NodeName::from(request.node).matches_host(&hostname) {
                 found = Some(facts);
             } else {
-                stdout::note(&format!("{shown}: facts of {hostname:?}, not of {}", order.node));
+                stdout::note(&format!(
+                    "{path_text}: facts of {hostname:?}, not of {}",
+                    request.node
+                ));
             }
             continue;
         }
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let line: NodeFactsLine = serde_json::from_str(line).map_err(|error| {
                 CommandError::usage(format!(
-                    "{shown}:{number}: {error}; expected what `fabricgate node facts --json` \
-                     prints ({NODE_FACTS_FORMAT})"
+                    "{path_text}:{number}: {error}; expected the output of `fabricgate node facts \
+                     --json` ({NODE_FACTS_FORMAT})"
                 ))
             })?;
-            if !is_ours(&line.facts) {
+            if !is_node_facts(&line.facts) {
                 let format = line.facts.format;
                 return Err(CommandError::usage(format!(
-                    "{shown}:{number}: format {format:?}, expected {NODE_FACTS_FORMAT:?}"
+                    "{path_text}:{number}: format {format:?}, expected {NODE_FACTS_FORMAT:?}"
                 )));
             }
-            if line.node == order.node {
+            if line.node == request.node {
                 found = Some(line.facts);
             }
         }
@@ -245,7 +246,7 @@ fn read_node_facts(order: &BundleRequest<'_>) -> Result<Option<NodeFacts>, Comma
     Ok(found)
 }
 
-/// The raw outputs, as far as there is room for them.
+/// The raw outputs that fit into the size limit.
 fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> {
     let mut left = bundle::MAX_BYTES;
     let one = |name: String| {
@@ -274,7 +275,7 @@ fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> 
     wanted.into_iter().map(one).collect()
 }
 
-/// A moment in seconds since 1970; the beginning of 1970 where it is none.
+/// A timestamp in seconds since 1970; 0 if it cannot be parsed.
 fn to_unix_seconds(moment: &str) -> u64 {
     let at: Option<jiff::Timestamp> = moment.parse().ok();
     at.and_then(|it| u64::try_from(it.as_second()).ok()).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! What is shown beside a run on its page: an earlier run, and how its parts went
-//! over runs. What of it cannot be had is a note; the page is made all the same.
+//! Additional sections of a run's page: an earlier run, and the trends of its parts. What is
+//! missing becomes a note; the page is rendered anyway.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -23,10 +23,10 @@ use model::tool_recording::ToolRecording;
 use model::trend::{FabricPartKind, Trend};
 use model::verdict::Outcome;
 
-/// Nodes whose GPUs and ports are followed one by one.
+/// Most nodes whose GPUs and ports get trends.
 const MOST_NODES: usize = 100;
 
-/// The page of a run in `folder`, beside an earlier run where one is given.
+/// The page of a run in `folder`, compared with an earlier run if one is given.
 pub fn render_comparison_page(
     run: &Run,
     stored: &StoredRun,
@@ -37,30 +37,30 @@ pub fn render_comparison_page(
     let earlier = before.map(|before| read_earlier_run(run, stored, before)).transpose()?;
     let trends = read_trends(run, folder, globals)?;
     let repaired = read_repair(folder);
-    let then = repaired.as_ref().and_then(|it| it.before.as_ref());
-    let beside = HtmlPageContext {
-        before: earlier.as_ref().map(|(run, _)| run).or(then),
+    let before_repair = repaired.as_ref().and_then(|it| it.before.as_ref());
+    let context = HtmlPageContext {
+        before: earlier.as_ref().map(|(run, _)| run).or(before_repair),
         trends: &trends,
         comparison: earlier.as_ref().map(|(_, comparison)| comparison),
         repairs: repaired.as_ref().map(|it| &it.repairs),
     };
-    report_output::render_page(run, &beside)
+    report_output::render_page(run, &context)
 }
 
-/// What a repair changed, where a re-certification left that in the run's folder, and
-/// the run before it, where that still lies beside.
+/// The effect of a repair, if a re-certification stored it in the run's folder, and the run before
+/// the repair, if its folder is still in the same place.
 pub fn read_repair(folder: &Path) -> Option<RepairComparison> {
     let path = folder.join(file::COMPARISON);
     let repairs: RepairReport = match documents::read_json(&path, COMPARISON_FORMAT) {
         Ok(read) => read?,
         Err(error) => {
-            note(&format!("what a repair changed is not shown: {error}"));
+            note(&format!("the effect of a repair is left out: {error}"));
             return None;
         }
     };
     let runs = std::fs::canonicalize(folder).ok().and_then(|it| it.parent().map(Path::to_owned));
     let before = RepairComparison::most_compared_run(&repairs).and_then(|id| {
-        // The id comes from a file; it must not lead elsewhere.
+        // The id comes from a file; it must not lead out of the folder.
         let mut parts = Path::new(id).components();
         let is_name = matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none();
         let folder = runs.filter(|_| is_name)?.join(id);
@@ -69,12 +69,12 @@ pub fn read_repair(folder: &Path) -> Option<RepairComparison> {
     let before = before.and_then(|folder| {
         let read =
             stored_run::open_run_quietly(&folder).and_then(|stored| stored_run::read_run(&stored));
-        read.map_err(|error| note(&format!("figures show no before: {error}"))).ok()
+        read.map_err(|error| note(&format!("figures lack the run before the repair: {error}"))).ok()
     });
     Some(RepairComparison { repairs, before })
 }
 
-/// The earlier run, and this one held against it.
+/// The earlier run, and its comparison with this one.
 fn read_earlier_run(
     run: &Run,
     stored: &StoredRun,
@@ -96,7 +96,7 @@ fn comparison_side<'r>(run: &'r Run, recordings: &'r [ToolRecording]) -> Compari
     ComparisonSide { run: &run.info.id, created: &run.info.created, cells: &run.cells, recordings }
 }
 
-/// How parts went, from the index that belongs to the run's folder.
+/// The trends of the parts, from the index that belongs to the run's folder.
 fn read_trends(run: &Run, folder: &Path, globals: &Globals) -> Result<Vec<Trend>, CommandError> {
     let Some(file) = find_history_index(folder, globals)? else { return Ok(Vec::new()) };
     Ok(read_trends_from(run, &file).unwrap_or_else(|error| {
@@ -105,7 +105,7 @@ fn read_trends(run: &Run, folder: &Path, globals: &Globals) -> Result<Vec<Trend>
     }))
 }
 
-/// The index that a run's folder belongs to, where there is one.
+/// The index that a run's folder belongs to, if it exists.
 pub(crate) fn find_history_index(
     folder: &Path,
     globals: &Globals,
@@ -115,8 +115,8 @@ pub(crate) fn find_history_index(
         None => None,
     };
     let runs = std::fs::canonicalize(folder).ok().and_then(|f| f.parent().map(Path::to_owned));
-    let keeping = config.map(|config| config.history).unwrap_or_default();
-    let file = keeping.path.clone().or_else(|| runs.as_deref().map(history::default_history_path));
+    let settings = config.map(|config| config.history).unwrap_or_default();
+    let file = settings.path.clone().or_else(|| runs.as_deref().map(history::default_history_path));
     Ok(file.filter(|file| file.is_file()))
 }
 
@@ -140,7 +140,7 @@ fn read_trends_from(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> 
         ..SeriesSelection::with_kinds([FabricPartKind::Gpu, FabricPartKind::Rail])
     };
     let mut trends = Vec::new();
-    // What is empty selects nothing away, and would be everything.
+    // An empty selection would select everything.
     if !all.nodes.is_empty() {
         trends.extend(history.trends(&all)?);
     }

@@ -1,17 +1,15 @@
-//! One platform as tables for people: its numbers, and below them their
-//! sources. Renders text and prints nothing.
+//! One platform as text tables: its numbers, and below them their sources. Renders only.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 
 use engine::thresholds::{CollectiveExpectation, Expectation, Platform};
 use model::text::format_percent;
 
-/// Where the one column of prose in a table is folded. Names and numbers are
-/// what people copy and are never folded.
+/// Width at which the single prose column of a table is wrapped. Names and numbers are never
+/// wrapped, so that they can be copied.
 const WIDTH: u16 = 150;
 
-/// One platform for people: the numbers in tables, their sources below, each
-/// source once.
+/// Renders one platform: the numbers in tables, then their sources, each source once.
 pub(crate) fn render_platform(platform: &Platform, digest: &str) -> String {
     let mut text = format!("{}: {}\n", platform.name, platform.title);
     let mut line = |label: &str, value: String| {
@@ -73,7 +71,7 @@ pub(crate) fn render_platform(platform: &Platform, digest: &str) -> String {
         text.push_str(&format!("\n{}\n", trim_table(&table)));
     }
     if platform.expectations.is_empty() && platform.collectives.is_empty() {
-        text.push_str("\nNothing is expected: nothing is known about what it delivers.\n");
+        text.push_str("\nNothing is expected: its performance is not known.\n");
     }
     text.push_str(&sources.render());
     text
@@ -145,7 +143,7 @@ impl NumberedSources {
     }
 }
 
-/// A table whose column `prose` may be folded.
+/// A table whose column `prose` may wrap.
 pub(crate) fn new_table(header: &[&str], prose: &str) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -169,7 +167,7 @@ pub(crate) fn align_right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-/// A table without the blanks that pad its lines.
+/// A table without trailing blanks.
 pub(crate) fn trim_table(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
@@ -233,7 +231,7 @@ format = "fabricgate.thresholds/1"
 platform = "lab"
 [test.p2p_bidirectional_enabled]
 floor = 120.0
-source = "our own burn-in"
+source = "a burn-in of the site"
 "#;
 
     #[test]
@@ -258,13 +256,13 @@ source = "our own burn-in"
 
         sources
           [1] a report (lab.toml)
-          [2] our own burn-in (site.toml)
+          [2] a burn-in of the site (site.toml)
           [3] another report (lab.toml)
         "#);
     }
 
     #[test]
-    fn sizes_are_told_in_the_largest_unit_that_divides_them() {
+    fn sizes_have_the_largest_unit_that_divides_them() {
         let sizes = [(8 << 30, "8 GiB"), (512 << 20, "512 MiB"), (3 << 10, "3 KiB"), (7, "7 B")];
         for (bytes, text) in sizes {
             assert_eq!(format_size(bytes), text);

@@ -1,7 +1,6 @@
-//! `fabricgate thresholds measured`: what a run showed of each test, as a threshold
-//! file of the site.
+//! `fabricgate thresholds measured`: the measured levels of a run, as a threshold file of the site.
 //!
-//! Proposes; a person reads it and puts it in force. Measures nothing and changes no
+//! Only proposes; an operator reads the file and puts it in force. Measures nothing and changes no
 //! configuration.
 
 use std::collections::BTreeMap;
@@ -27,26 +26,26 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 /// The format of the JSON document.
 pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";
 
-/// Propose a threshold file of this site from what a run showed.
+/// Propose a threshold file of this site from the levels that a run measured.
 #[derive(Debug, clap::Args)]
 pub struct ThresholdsMeasuredArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The platform; needed where the run has several.
+    /// The platform; needed if the run has several.
     #[arg(long, value_name = "NAME")]
     platform: Option<String>,
-    /// Write the file here, whole or not at all, and not to standard output.
+    /// Write the file here, completely or not at all, instead of to standard output.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace FILE where it is there already.
+    /// Replace FILE if it exists.
     #[arg(long, requires = "output")]
     force: bool,
     #[command(flatten)]
     overrides: Overrides,
 }
 
-/// What a run showed of a platform's tests (`--json`).
+/// The result of `thresholds measured --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct MeasuredDocument {
     /// `fabricgate.thresholds-measured/1`.
@@ -57,11 +56,11 @@ pub struct MeasuredDocument {
     platform: String,
     /// Whether real hardware was measured.
     real: bool,
-    /// The tests that have a level.
+    /// The tests with a level.
     tests: Vec<MeasuredTest>,
-    /// The collectives that have a level.
+    /// The collectives with a level.
     collectives: Vec<MeasuredCollective>,
-    /// The tests that have none.
+    /// The tests without a level.
     left_out: Vec<UnmeasuredTest>,
 }
 
@@ -72,19 +71,19 @@ struct MeasuredTest {
     testcase: String,
     /// The unit of all levels.
     unit: String,
-    /// The median of all numbers.
+    /// The median of all values.
     value: f64,
-    /// What is expected so far.
+    /// The expectation in force.
     expected: Option<f64>,
-    /// The robust standard deviation of single numbers, as a share of the median.
+    /// The robust standard deviation of single values, as a share of the median.
     scatter: f64,
-    /// The tolerance that is proposed.
+    /// The proposed tolerance.
     tolerance: f64,
-    /// How many numbers there were.
+    /// Number of values.
     numbers: usize,
-    /// On how many nodes.
+    /// Number of nodes.
     nodes: usize,
-    /// Links that are missing on every GPU would show the same level.
+    /// Missing links that, on every GPU, would produce the same level.
     missing_links: Option<String>,
 }
 
@@ -93,21 +92,21 @@ struct MeasuredTest {
 struct MeasuredCollective {
     /// The test.
     testcase: String,
-    /// The algorithm that its expectation is of.
+    /// The algorithm of its expectation.
     algorithm: String,
-    /// The smallest message that it holds for, in bytes.
+    /// The smallest message that the level applies to, in bytes.
     min_bytes: u64,
     /// The median bus bandwidth of all runs, in GB/s.
     busbw: f64,
-    /// What is expected so far.
+    /// The expectation in force.
     expected: f64,
     /// The robust standard deviation of single runs, as a share of the median.
     scatter: f64,
-    /// The tolerance that is proposed.
+    /// The proposed tolerance.
     tolerance: f64,
-    /// How many runs there were.
+    /// Number of runs.
     numbers: usize,
-    /// On how many nodes.
+    /// Number of nodes.
     nodes: usize,
 }
 
@@ -116,7 +115,7 @@ struct MeasuredCollective {
 struct UnmeasuredTest {
     /// The test.
     testcase: String,
-    /// Why.
+    /// Reason for the missing level.
     why: String,
 }
 
@@ -124,8 +123,8 @@ struct UnmeasuredTest {
 pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
     if let Some(path) = args.output.as_ref().filter(|path| path.exists() && !args.force) {
-        let said = format!("{}: is there already; --force replaces it", path.display());
-        return Err(CommandError::Usage(said).into());
+        let message = format!("{}: already exists; --force replaces it", path.display());
+        return Err(CommandError::Usage(message).into());
     }
     let in_force = expectations::load_thresholds(&args.overrides.files)?;
     let folder = run_lookup::find_run(&args.run, globals.config.as_deref())?;
@@ -136,8 +135,8 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
     let Some(platform) = in_force.catalogue.platform(&name) else {
         return Err(CommandError::Usage(unknown_platform_text(&in_force.catalogue, &name)).into());
     };
-    let places = PlatformScope::new(&run, &name);
-    let levels = site_levels::test_levels(platform, &run.cells, |domain| places.has_domain(domain));
+    let scope = PlatformScope::new(&run, &name);
+    let levels = site_levels::test_levels(platform, &run.cells, |domain| scope.has_domain(domain));
     let mut tests = Vec::new();
     let mut left_out: Vec<(&str, &SiteLevelRefusal)> = Vec::new();
     for (test, level) in &levels {
@@ -148,7 +147,7 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
     }
     let recordings = stored.recordings().map_err(stored_run::record_error)?;
     let recordings: Vec<&ToolRecording> =
-        recordings.iter().filter(|recording| places.has_output(recording)).collect();
+        recordings.iter().filter(|recording| scope.has_output(recording)).collect();
     let mut collectives = Vec::new();
     for level in site_levels::collective_levels(platform, &recordings) {
         match level {
@@ -158,21 +157,22 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
     }
     if tests.is_empty() && collectives.is_empty() {
         let why = left_out.first().map_or_else(
-            || "nothing was read that an expectation is stated for".to_owned(),
+            || "the run has no value with an expectation".to_owned(),
             |(test, why)| format!("{test}: {why}"),
         );
-        let said = format!("{}: no level of {name} can be stated: {why}", folder.display());
-        return Err(CommandError::Usage(said).into());
+        let message = format!("{}: no level of {name} can be stated: {why}", folder.display());
+        return Err(CommandError::Usage(message).into());
     }
     if !real {
         note(
-            "this run measured a simulated or recorded fabric: its levels are none of your machines",
+            "this run measured a simulated or recorded fabric: its levels are not those of real \
+             machines",
         );
     }
     let source = |numbers: usize, nodes: usize| {
         let real = if real { "" } else { ", SIMULATED" };
         let (id, created) = (clean(&run.info.id), clean(&run.info.created));
-        format!("median of {numbers} numbers on {nodes} nodes, run {id} of {created}{real}")
+        format!("median of {numbers} values on {nodes} nodes, run {id} of {created}{real}")
     };
     let stated: Vec<SiteCollective<'_>> = collectives
         .iter()
@@ -184,23 +184,24 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
     for (test, why) in &left_out {
         note(&format!("{test} is left out: {why}"));
     }
-    let silent: Vec<&str> = platform
+    let unmeasured: Vec<&str> = platform
         .expectations
         .iter()
         .filter(|(name, it)| it.value.is_some() && !levels.contains_key(*name))
         .map(|(name, _)| name.as_str())
         .collect();
-    if !silent.is_empty() {
+    if !unmeasured.is_empty() {
         note(&format!(
-            "not measured by this run, so compared with what is in force: {}; an audit measures less than a \
-             re-certification or a burn-in does",
-            silent.join(", ")
+            "not measured by this run, so the expectation in force stays: {}; an audit measures \
+             less than a re-certification or a burn-in does",
+            unmeasured.join(", ")
         ));
     }
     if let Some(path) = &args.output {
         report_output::write_file(path, sheet.as_bytes())?;
         note(&format!(
-            "read {0}, then put it in force: thresholds = [\"{0}\"] in the configuration, or --thresholds {0}",
+            "read {0}, then put it in force: thresholds = [\"{0}\"] in the configuration, or \
+             --thresholds {0}",
             path.display()
         ));
     }
@@ -226,13 +227,13 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
     Ok(exit::PASS)
 }
 
-/// The platform that is asked for, else the only one of the run.
+/// The requested platform, else the only one of the run.
 fn choose_platform(
     run: &Run,
-    asked: Option<&str>,
+    requested: Option<&str>,
     catalogue: &PlatformCatalogue,
 ) -> Result<String, CommandError> {
-    if let Some(name) = asked {
+    if let Some(name) = requested {
         expectations::check_platform(catalogue, name, "--platform")?;
         return Ok(name.to_owned());
     }
@@ -243,7 +244,7 @@ fn choose_platform(
     match &names[..] {
         [name] => Ok(name.clone()),
         [] => Err(CommandError::Usage(
-            "the run does not say which platform it measured; expected --platform NAME".to_owned(),
+            "the run does not name its platform; expected --platform NAME".to_owned(),
         )),
         several => Err(CommandError::Usage(format!(
             "the run measured several platforms; expected --platform with one of: {}",
@@ -252,12 +253,12 @@ fn choose_platform(
     }
 }
 
-/// Which domains and nodes are of a platform: those that say so, or that say nothing in
-/// a run that is all of it.
+/// The domains and nodes of a platform: those that name it, and those that name none in a run with
+/// a single platform.
 struct PlatformScope<'r> {
     domains: BTreeMap<&'r DomainName, bool>,
     nodes: BTreeMap<&'r NodeName, bool>,
-    /// Whether what nobody claims is of it.
+    /// Whether unclaimed domains and nodes belong to it.
     rest: bool,
 }
 
@@ -265,14 +266,14 @@ impl<'r> PlatformScope<'r> {
     fn new(run: &'r Run, platform: &str) -> Self {
         let whole = run.verdicts.platform.as_deref();
         let is_of = |own: Option<&str>| own.or(whole).is_none_or(|own| own == platform);
-        let mut places =
+        let mut scope =
             Self { domains: BTreeMap::new(), nodes: BTreeMap::new(), rest: is_of(None) };
         for domain in &run.claims.domains {
             let is_of = is_of(domain.platform.as_deref());
-            places.domains.entry(&domain.name).or_insert(is_of);
-            places.nodes.extend(domain.nodes.iter().map(|node| (node, is_of)));
+            scope.domains.entry(&domain.name).or_insert(is_of);
+            scope.nodes.extend(domain.nodes.iter().map(|node| (node, is_of)));
         }
-        places
+        scope
     }
 
     fn has_domain(&self, domain: Option<&DomainName>) -> bool {
@@ -290,14 +291,18 @@ impl<'r> PlatformScope<'r> {
 
 fn header_lines(run: &Run, overrides: &Overrides) -> Vec<String> {
     let mut head = vec![
-        format!("What run {} of {} showed, as expectations of this site.", run.info.id, run.info.created),
-        "Put it in force only if you know why these levels are as they are: from then on a fault that all".to_owned(),
-        "machines of that run share is what is expected.".to_owned(),
+        format!(
+            "Levels that run {} of {} measured, as expectations of this site.",
+            run.info.id, run.info.created
+        ),
+        "Put it in force only after understanding why the levels are as they are: from then on"
+            .to_owned(),
+        "a fault that all machines of that run share counts as expected.".to_owned(),
     ];
     if !overrides.files.is_empty() {
         let files: Vec<String> =
             overrides.files.iter().map(|path| path.display().to_string()).collect();
-        head.push(format!("Compared with what ships under {}.", files.join(", ")));
+        head.push(format!("Compared with the built-in expectations under {}.", files.join(", ")));
     }
     head
 }
@@ -310,7 +315,8 @@ fn collect_stated(
         let mut remarks = Vec::new();
         if let Some(before) = level.expected.value {
             remarks.push(format!(
-                "{:.1} % of the {before:.2} {} expected so far ({}); single numbers scatter by {:.2} %",
+                "{:.1} % of the {before:.2} {} expected so far ({}); single values scatter by \
+                 {:.2} %",
                 level.value / before * 100.0,
                 level.expected.unit,
                 level.expected.origin,
@@ -319,7 +325,8 @@ fn collect_stated(
         }
         if let Some(links) = &level.links {
             remarks.push(format!(
-                "{links} missing on every GPU would show the same: nvidia-smi nvlink -s tells"
+                "{links} missing on every GPU would produce the same level: check `nvidia-smi \
+                 nvlink -s`"
             ));
         }
         level.to_stated(test, source(level.numbers, level.nodes), remarks)

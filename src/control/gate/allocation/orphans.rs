@@ -1,8 +1,8 @@
-//! Allocations of processes that have ended: found in the journal, and in Kubernetes
-//! also by labels, where the journal is another one or was lost.
+//! Allocations of processes that have ended, found in the journal. In Kubernetes also by labels, in
+//! case they are in another journal or the journal was lost.
 //!
-//! The objects of a process whose state is unknown (another host) stay until they
-//! expire: every object states until when its run may need it.
+//! The objects of a process whose state is unknown (another host) stay until they expire: every
+//! object has an annotation with the end of its run's need.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ pub struct OrphanCleanup<'a> {
     pub journal: &'a mut Journal,
     /// The scheduler that drains nodes again.
     pub scheduler: &'a dyn Scheduler,
-    /// Slurm's programs, where the launcher has them.
+    /// Slurm's commands, if the launcher is Slurm.
     pub programs: Option<&'a SlurmPrograms>,
-    /// The Kubernetes launcher, where pods hold nodes.
+    /// The Kubernetes launcher, if pods hold nodes.
     pub pods: Option<&'a KubernetesLauncher>,
     /// Time limits of the scheduler.
     pub timeouts: SchedulerTimeouts,
-    /// A host whose processes have ended, as an operator states.
+    /// A host whose processes have ended, as stated by the operator.
     pub gone_host: Option<&'a str>,
     /// Receives one line per step.
     pub log: &'a mut dyn FnMut(&str),
@@ -88,8 +88,8 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
             if owner == AllocationOwner::OtherHost {
                 are_gone = false;
                 log(&format!(
-                    "{name} is held by process {} on {}, of which nothing is known here; {}; to look: \
-                     `{}`",
+                    "{name} is held by process {} on {}, whose state is unknown here; {}; \
+                     to inspect: `{}`",
                     hold.pid,
                     cleaned(&hold.host),
                     describe_remedy(&hold.host),
@@ -111,14 +111,14 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
             }
             Err(why) => {
                 are_gone = false;
-                log(&format!("{name} cannot be freed now, the next turn tries: {why}"));
+                log(&format!("{name} cannot be freed now; the next turn retries: {why}"));
             }
         }
     }
     if !others.is_empty() {
         are_gone = false;
         log(&format!(
-            "{} may still hold nodes; a configuration with the launcher that made them frees them",
+            "{} may still hold nodes; a configuration with their launcher frees them",
             others.join(", ")
         ));
     }
@@ -167,7 +167,7 @@ async fn clean_up_pods(
     let (objects, mut left) = match listed {
         Ok(listed) => listed,
         Err(why) => {
-            log(&format!("what earlier runs left in the cluster is not known: {why}"));
+            log(&format!("objects that earlier runs left in the cluster are unknown: {why}"));
             return Ok(false);
         }
     };
@@ -185,7 +185,7 @@ async fn clean_up_pods(
         if !may {
             are_gone = false;
             log(&format!(
-                "pods of run {run} are needed by process {} on {}, of which nothing is known here; {}",
+                "pods of run {run} are needed by process {} on {}, whose state is unknown here; {}",
                 hold.pid,
                 cleaned(&hold.host),
                 describe_remedy(&hold.host)
@@ -199,7 +199,9 @@ async fn clean_up_pods(
             }
             Err(why) => {
                 are_gone = false;
-                log(&format!("pods of run {run} cannot be freed now, the next turn tries: {why}"));
+                log(&format!(
+                    "pods of run {run} cannot be freed now; the next turn retries: {why}"
+                ));
             }
         }
     }
@@ -224,12 +226,12 @@ async fn clean_up_pods(
             Some(AllocationOwner::OtherHost) | None if is_expired(there.until, now) => {}
             Some(AllocationOwner::OtherHost) | None => {
                 let then = by.as_ref().map(|(_, host)| format!("; {}", describe_remedy(host)));
-                let by = by.map_or("somebody".to_owned(), |(pid, host)| {
+                let by = by.map_or("an unknown process".to_owned(), |(pid, host)| {
                     format!("process {pid} on {host}")
                 });
                 are_gone = false;
                 log(&format!(
-                    "{what} of run {shown} are needed by {by}, of which nothing is known here{}",
+                    "{what} of run {shown} are needed by {by}, whose state is unknown here{}",
                     then.unwrap_or_default()
                 ));
                 continue;
@@ -237,7 +239,7 @@ async fn clean_up_pods(
         }
         match pod_allocation::delete_run_objects(&objects, &run, now).await {
             Ok(detail) => {
-                log(&format!("left behind, and in no journal here: run {shown}: {detail}"));
+                log(&format!("left behind, in no journal of this host: run {shown}: {detail}"));
             }
             Err(why) => {
                 are_gone = false;
@@ -252,10 +254,10 @@ fn is_expired(until: Option<i64>, now: i64) -> bool {
     until.is_some_and(|until| until.saturating_add(CLOCK_SKEW_S) < now)
 }
 
-/// What an operator can do who knows that a host is gone.
+/// The remedy for an operator who knows that a host is gone.
 fn describe_remedy(host: &str) -> String {
     let host = cleaned(host);
-    format!("where that machine is gone: `fabricgate gate recover --gone {host} --why TEXT`")
+    format!("if that host is gone: `fabricgate gate recover --gone {host} --why TEXT`")
 }
 
 /// The command that shows an allocation.
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_gone_only_where_that_can_be_known() {
+    fn a_process_counts_as_ended_only_if_its_state_is_known() {
         let own = std::process::id();
         assert_eq!(find_owner(&hold(clock::host_name(), own)), AllocationOwner::Running);
         assert_eq!(find_owner(&hold(clock::host_name(), u32::MAX)), AllocationOwner::Gone);
@@ -338,14 +340,14 @@ mod tests {
         let mut before = hold(clock::host_name(), own);
         before.stamp.boot = "another".to_owned();
         assert_eq!(find_owner(&before), AllocationOwner::Gone);
-        // Asked for before the process of this number was started.
+        // Requested before the process with this id started.
         let mut reused = hold(clock::host_name(), own);
         reused.stamp.uptime_s = -10.0;
         assert_eq!(find_owner(&reused), AllocationOwner::Gone);
     }
 
     #[test]
-    fn the_start_of_a_process_is_read_behind_any_name() {
+    fn the_start_time_of_a_process_is_read_after_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
         assert_eq!(parse_start_time(stat), Some(12.34));
         assert_eq!(parse_start_time("7 (a) Z 1 7"), Some(f64::INFINITY));
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_when_it_is_over_never_is() {
+    fn an_object_without_an_expiry_never_expires() {
         assert!(is_expired(Some(1_000), 1_000 + CLOCK_SKEW_S + 1));
         assert!(!is_expired(Some(1_000), 1_000 + CLOCK_SKEW_S) && !is_expired(None, i64::MAX));
     }

@@ -60,8 +60,8 @@ impl<'p> PlanExecution<'_, 'p> {
                         let name = &begun.item.action.node;
                         match live.nodes.get(name) {
                             Some(node) => {
-                                let sight = verify_change(node, &begun.before, &begun.change);
-                                seen.nodes.insert(name.clone(), (sight, node.clone()));
+                                let observation = verify_change(node, &begun.before, &begun.change);
+                                seen.nodes.insert(name.clone(), (observation, node.clone()));
                             }
                             None => {
                                 seen.nodes.remove(name);
@@ -133,9 +133,9 @@ impl<'p> PlanExecution<'_, 'p> {
                                 format!("acknowledged twice but not visible: {detail}"),
                             ),
                             // After a timeout the scheduler may still apply it.
-                            (Some(said), _) => explain_missing_change(
+                            (Some(answer), _) => explain_missing_change(
                                 Some(&ChangeObservation::Missing(detail)),
-                                said,
+                                answer,
                                 &seen,
                             ),
                             (None, Some(why)) => {
@@ -160,9 +160,9 @@ impl<'p> PlanExecution<'_, 'p> {
                 (self.executor.log)(&format!("{list}: acknowledged but lost; trying again"));
                 // The intent stays open in the journal meanwhile.
                 let now = seen.to_snapshot(&nodes);
-                let said =
+                let result =
                     self.executor.scheduler.update_nodes_if_unchanged(&nodes, &change, &now).await;
-                again.extend(lost.iter().map(|it| (it.id.clone(), said.clone())));
+                again.extend(lost.iter().map(|it| (it.id.clone(), result.clone())));
                 self.last_change = Instant::now();
                 self.pending.extend(lost);
             }
@@ -200,9 +200,9 @@ impl<'p> PlanExecution<'_, 'p> {
         for (begun, now) in &undone {
             let detail = format!("it was visible, then removed: {now}");
             let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
-            let (result, said) = (ActionResult::Done, text::clean(&detail));
-            events.push(JournalEvent::Outcome { id: id.clone(), result, detail: said.clone() });
-            events.push(JournalEvent::Undone { node, id, detail: said });
+            let (result, detail) = (ActionResult::Done, text::clean(&detail));
+            events.push(JournalEvent::Outcome { id: id.clone(), result, detail: detail.clone() });
+            events.push(JournalEvent::Undone { node, id, detail: detail });
         }
         self.executor.journal.append_all(events)?;
         for (begun, now) in undone {
@@ -274,37 +274,38 @@ impl NodeObservations {
         &self,
         begun: &StartedAction<'_>,
     ) -> Option<ChangeObservation> {
-        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
+        self.nodes.get(&begun.item.action.node).map(|(observation, _)| observation.clone())
     }
 }
 
 /// The outcome of an action whose change is not visible.
 pub(super) fn explain_missing_change(
     last: Option<&ChangeObservation>,
-    said: &Result<(), SchedulerError>,
+    answer: &Result<(), SchedulerError>,
     seen: &NodeObservations,
 ) -> (ActionResult, String) {
     let now = match last {
         Some(ChangeObservation::Missing(now)) => now.as_str(),
         _ => "the scheduler does not list the node",
     };
-    match (said, seen.scheduler_failure.as_ref()) {
-        (Err(told), Some(error)) => {
-            (ActionResult::Unknown, format!("{told}; then the check of the node failed: {error}"))
-        }
+    match (answer, seen.scheduler_failure.as_ref()) {
+        (Err(refusal), Some(error)) => (
+            ActionResult::Unknown,
+            format!("{refusal}; then the check of the node failed: {error}"),
+        ),
         (Ok(()), Some(error)) => (
             ActionResult::Unknown,
             format!("acknowledged; then the check of the node failed: {error}"),
         ),
         // After a timeout the scheduler may still apply it.
-        (Err(told), None) if told.kind == SourceProblemKind::Unreachable => {
-            (ActionResult::Unknown, format!("{told}; not visible yet: {now}"))
+        (Err(refusal), None) if refusal.kind == SourceProblemKind::Unreachable => {
+            (ActionResult::Unknown, format!("{refusal}; not visible yet: {now}"))
         }
-        (Err(told), None) => match &seen.unread {
+        (Err(refusal), None) => match &seen.unread {
             Some(unread) if last.is_none() => {
-                (ActionResult::Unknown, format!("{told}; then it could not be read: {unread}"))
+                (ActionResult::Unknown, format!("{refusal}; then it could not be read: {unread}"))
             }
-            _ => (ActionResult::Failed, format!("{told}; not visible: {now}")),
+            _ => (ActionResult::Failed, format!("{refusal}; not visible: {now}")),
         },
         (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
         (Ok(()), None) => (ActionResult::Failed, format!("acknowledged but not visible: {now}")),

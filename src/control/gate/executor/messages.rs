@@ -12,7 +12,7 @@ use model::{hostlist, text};
 
 /// Messages about the actions that begin, one per distinct text with all its nodes.
 pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
-    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut messages: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
         let words = match &group.change.state {
             Some(NodeStateChange::Drain { reason }) => {
@@ -22,10 +22,10 @@ pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
             None => "marking {}".to_owned(),
         };
         let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
-        told.entry(words).or_default().extend(nodes);
+        messages.entry(words).or_default().extend(nodes);
     }
     let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
-    told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
+    messages.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 
 /// Messages about changes without a journaled outcome, for example because the disk is
@@ -35,14 +35,14 @@ pub(super) fn describe_unjournaled(nodes: &BTreeMap<NodeName, ActionKind>) -> Ve
     for (node, kind) in nodes {
         by_kind.entry(*kind).or_default().push(node.as_str());
     }
-    let told = |(kind, nodes): (ActionKind, Vec<&str>)| {
-        let told = match kind {
+    let describe = |(kind, nodes): (ActionKind, Vec<&str>)| {
+        let done = match kind {
             ActionKind::Drain => "drain requested",
             ActionKind::Release => "released",
             ActionKind::Relabel | ActionKind::Certify => "marked",
         };
         let list = text::clean(&hostlist::fold(nodes));
-        format!("{list}: {told}, but the outcome could not be journaled; the next turn checks")
+        format!("{list}: {done}, but the outcome could not be journaled; the next turn checks")
     };
-    by_kind.into_iter().map(told).collect()
+    by_kind.into_iter().map(describe).collect()
 }

@@ -26,7 +26,7 @@ pub(super) fn permit_state_change(
     let is_ours = own
         .is_some_and(|it| node_state::has_drain(node) && has_reason(node, &it.action.reason))
         && !node_state::is_of_another_gate(node, ledger);
-    // Whatever else is wrong with the node, another writer's drain stays theirs.
+    // Another writer's drain stays theirs, whatever else is wrong with the node.
     let refuse = |why: String| match node_state::drain_owner(node, ledger) {
         DrainOwner::Other(_) => (ActionResult::Superseded, why),
         _ => (ActionResult::Refused, why),

@@ -161,10 +161,13 @@ impl KubernetesApiClient {
     }
 
     /// Reads, with retries if the server is overloaded or has a transient problem.
-    async fn send_with_retries(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
+    async fn send_with_retries(
+        &self,
+        request: &ApiRequest<'_>,
+    ) -> Result<Value, ApiRequestFailure> {
         let mut attempt = 1;
         loop {
-            match self.send_within_limit(asked).await {
+            match self.send_within_limit(request).await {
                 Err(ApiRequestFailure {
                     status: Some(429 | 500..=599), retry_after: wait, ..
                 }) if attempt < MAX_READ_ATTEMPTS => {
@@ -178,8 +181,11 @@ impl KubernetesApiClient {
     }
 
     /// Sends one request within the time limit.
-    async fn send_within_limit(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
-        match tokio::time::timeout(self.limit(), self.send(asked)).await {
+    async fn send_within_limit(
+        &self,
+        request: &ApiRequest<'_>,
+    ) -> Result<Value, ApiRequestFailure> {
+        match tokio::time::timeout(self.limit(), self.send(request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiRequestFailure {
                 kind: SourceProblemKind::Unreachable,
@@ -210,11 +216,11 @@ impl KubernetesApiClient {
         Ok(access.client)
     }
 
-    async fn send(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
+    async fn send(&self, wanted: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
         let by =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         let nodes = Request::new(NODES_PATH);
-        let request = match asked {
+        let request = match wanted {
             ApiRequest::Node(name) => nodes.get(name, &GetParams::default()),
             ApiRequest::Page(path, params) => Request::new(*path).list(params),
             ApiRequest::Patch(name, patch) => nodes.patch(name, &by, &Patch::Merge(patch)),
@@ -259,16 +265,16 @@ impl KubernetesApiClient {
         }
         let read: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        let said = clean(read["message"].as_str().unwrap_or(&text));
+        let detail = clean(read["message"].as_str().unwrap_or(&text));
         if status == 401 {
             // The kubeconfig may contain a renewed token, so connect again.
             *self.client.lock().await = None;
         }
         let (kind, words) = connection::describe_status(status);
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
         Err(ApiRequestFailure {
             kind,
-            message: format!("{words} ({status}){said}"),
+            message: format!("{words} ({status}){detail}"),
             status: Some(status),
             retry_after: wait,
         })

@@ -27,7 +27,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// A job while it runs in the thread.
 type ClientThreadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A queued job.
 type ClientThreadJob = Box<dyn FnOnce(Rc<KubernetesApiClient>) -> ClientThreadFuture + Send>;
 
 /// Handle of the thread, which starts on first use.
@@ -36,7 +35,6 @@ pub(super) struct ClientThread {
     thread: Mutex<Option<ClientThreadHandle>>,
 }
 
-/// A running thread.
 #[derive(Clone)]
 struct ClientThreadHandle {
     jobs: mpsc::UnboundedSender<ClientThreadJob>,
@@ -63,11 +61,11 @@ impl ClientThread {
         W: Future<Output = Result<T, SchedulerError>> + 'static,
     {
         let thread = self.get_or_start_thread()?;
-        let (answer, mut answered) = oneshot::channel();
-        let job: ClientThreadJob = Box::new(move |desk| {
+        let (answer, mut reply) = oneshot::channel();
+        let job: ClientThreadJob = Box::new(move |client| {
             Box::pin(async move {
                 let mut answer = answer;
-                let work = work(desk);
+                let work = work(client);
                 tokio::select! {
                     biased;
                     // The caller is gone: begin nothing more. A request that was being
@@ -85,7 +83,7 @@ impl ClientThread {
         let mut since = Instant::now();
         loop {
             tokio::select! {
-                done = &mut answered => {
+                done = &mut reply => {
                     return done.unwrap_or_else(|_| {
                         Err(self.discard_thread("the API client ended without an answer"))
                     });
@@ -149,10 +147,10 @@ async fn run_jobs(
             tokio::time::sleep(HEARTBEAT_INTERVAL).await;
         }
     });
-    let desk = Rc::new(KubernetesApiClient::new(server.clone()));
+    let client = Rc::new(KubernetesApiClient::new(server.clone()));
     let mut doing = tokio::task::JoinSet::new();
     while let Some(job) = work.recv().await {
-        doing.spawn_local(job(desk.clone()));
+        doing.spawn_local(job(client.clone()));
         while doing.try_join_next().is_some() {}
     }
     // Complete the jobs in progress: their callers still wait for answers.

@@ -1,4 +1,4 @@
-//! Events on nodes that show the gate's actions and reasons to people who look there
+//! Events on nodes that show the gate's actions and reasons to operators who look there
 //! first.
 //!
 //! Informational only: the journal is the record. Nothing depends on events, and a
@@ -31,8 +31,8 @@ pub async fn write_events(
         let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
         let request = Request::new(EVENTS_PATH).create(&PostParams::default(), body);
         let request = request.map_err(|error| clean(&error.to_string()))?;
-        let told: Result<Value, kube::Error> = client.request(request).await;
-        told.map_err(|error| refusal_problem(&error).1)?;
+        let result: Result<Value, kube::Error> = client.request(request).await;
+        result.map_err(|error| refusal_problem(&error).1)?;
     }
     Ok(())
 }
@@ -90,8 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_said_of_the_node_and_nothing_else_is() {
-        let done = |kind| build_event(&record(kind, ActionResult::Done, "it shows"), &snapshot());
+    fn an_event_is_written_only_for_actions_that_were_done() {
+        let done =
+            |kind| build_event(&record(kind, ActionResult::Done, "it is visible"), &snapshot());
         let drained = done(ActionKind::Drain).expect("an event");
         assert_eq!(drained["regarding"]["uid"], "u1");
         assert_eq!(drained["reason"], "FabricDrained");

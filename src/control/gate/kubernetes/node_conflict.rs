@@ -24,18 +24,18 @@ pub(super) fn explain_conflict(seen: &SchedulerNode, now: &SchedulerNode) -> Opt
     }
     let (before, after) = (live_node::own_states(seen), live_node::own_states(now));
     if before != after {
-        let told = |words: &[&str]| match words {
+        let join = |words: &[&str]| match words {
             [] => "in service".to_owned(),
             words => clean(&words.join("+")),
         };
-        return Some(format!("it was {}, now it is {}", told(&before), told(&after)));
+        return Some(format!("it was {}, now it is {}", join(&before), join(&after)));
     }
     if was.left_alone != is.left_alone {
         let now = is.left_alone.first().map(|it| clean(it));
         let now = now.unwrap_or_else(|| "none".to_owned());
         return Some(format!("the reason to leave it alone has changed: {now}"));
     }
-    changed_gate_field(was, is).map(|what| format!("another writer changed our {what}"))
+    changed_gate_field(was, is).map(|what| format!("another writer changed fabricgate's {what}"))
 }
 
 /// Detects another node with the same name.
@@ -86,7 +86,7 @@ mod tests {
         change: impl FnOnce(&mut SchedulerNode, &mut KubernetesNode),
     ) -> Option<String> {
         let mut now = node();
-        let mut kubernetes = now.kubernetes.take().expect("told");
+        let mut kubernetes = now.kubernetes.take().expect("a Kubernetes node");
         change(&mut now, &mut kubernetes);
         now.kubernetes = Some(kubernetes);
         explain_conflict(&node(), &now)
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_does_not_matter() {
+    fn transient_fields_do_not_conflict() {
         assert_eq!(conflict_after(|_, _| {}), None);
         assert_eq!(conflict_after(|_, it| it.version = "9".to_owned()), None);
         assert_eq!(conflict_after(|now, _| now.state = vec!["ALLOCATED".to_owned()]), None);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_decision_rests_on_does() {
+    fn fields_that_a_decision_depends_on_conflict() {
         type NodeConflictEdit = fn(&mut SchedulerNode, &mut KubernetesNode);
         let all: [(&str, NodeConflictEdit); 9] = [
             ("another node", |_, it| it.uid = "u2".to_owned()),
@@ -115,11 +115,11 @@ mod tests {
             ("is CORDONED", |now, _| now.state.push("CORDONED".to_owned())),
             ("is NOT_READY", |now, _| now.state = vec!["NOT_READY".to_owned()]),
             ("at work", |_, it| it.left_alone.push("medik8s is at work".to_owned())),
-            ("our taints", |_, it| it.taints.push(taint(DEGRADED))),
-            ("our annotations", |_, it| {
+            ("fabricgate's taints", |_, it| it.taints.push(taint(DEGRADED))),
+            ("fabricgate's annotations", |_, it| {
                 it.annotations.insert("fabricgate.io/reason".to_owned(), "x".to_owned());
             }),
-            ("our labels", |_, it| {
+            ("fabricgate's labels", |_, it| {
                 it.labels.insert("fabricgate.io/verdict".to_owned(), "pass".to_owned());
             }),
         ];

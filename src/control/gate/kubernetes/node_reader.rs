@@ -29,11 +29,11 @@ type PodsByNodeName = BTreeMap<NodeName, NodePods>;
 
 /// Reads these nodes, or all if the list is empty.
 pub(super) async fn read_nodes(
-    desk: Rc<KubernetesApiClient>,
+    client: Rc<KubernetesApiClient>,
     nodes: &[NodeName],
 ) -> Result<SchedulerSnapshot, SchedulerError> {
     if nodes.is_empty() || MAX_SINGLE_READS < nodes.len() {
-        return read_all_nodes(&desk, nodes).await;
+        return read_all_nodes(&client, nodes).await;
     }
     let mut reading = JoinSet::new();
     for name in nodes {
@@ -41,10 +41,10 @@ pub(super) async fn read_nodes(
         if !is_object_name(name) {
             continue;
         }
-        let (desk, name) = (desk.clone(), name.clone());
+        let (client, name) = (client.clone(), name.clone());
         reading.spawn_local(async move {
-            let _turn = desk.node_permit().await;
-            read_one_node(&desk, &name).await
+            let _turn = client.node_permit().await;
+            read_one_node(&client, &name).await
         });
     }
     let mut live = SchedulerSnapshot::default();
@@ -70,14 +70,14 @@ pub(super) fn join_failure(error: &JoinError) -> SchedulerError {
 }
 
 async fn read_one_node(
-    desk: &KubernetesApiClient,
+    client: &KubernetesApiClient,
     name: &NodeName,
 ) -> Result<(Option<SchedulerNode>, Option<String>), SchedulerError> {
-    let Some(object) = desk.read_node(name.as_str()).await? else { return Ok((None, None)) };
+    let Some(object) = client.read_node(name.as_str()).await? else { return Ok((None, None)) };
     let mut found = PodsByNodeName::new();
     let mut unread = Vec::new();
     let read =
-        desk.read_pods(Some(name.as_str()), |page| add_pods(&mut found, &mut unread, page)).await;
+        client.read_pods(Some(name.as_str()), |page| add_pods(&mut found, &mut unread, page)).await;
     let trouble = explain_pods_unread(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     match parse_node(object, pods) {
@@ -87,14 +87,14 @@ async fn read_one_node(
 }
 
 async fn read_all_nodes(
-    desk: &KubernetesApiClient,
+    client: &KubernetesApiClient,
     wanted: &[NodeName],
 ) -> Result<SchedulerSnapshot, SchedulerError> {
     let mut found = PodsByNodeName::new();
     let mut unread = Vec::new();
     // Pods before nodes: the next read shows a pod that started in between, and a node
     // that joined in between has no known pods.
-    let read = desk.read_pods(None, |page| add_pods(&mut found, &mut unread, page)).await;
+    let read = client.read_pods(None, |page| add_pods(&mut found, &mut unread, page)).await;
     let trouble = explain_pods_unread(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     let wanted: BTreeSet<&str> = wanted.iter().map(NodeName::as_str).collect();
@@ -102,19 +102,20 @@ async fn read_all_nodes(
         troubles: trouble.into_iter().collect(),
         ..SchedulerSnapshot::default()
     };
-    desk.read_nodes(|page| {
-        for object in page {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            if !wanted.is_empty() && !wanted.contains(name) {
-                continue;
+    client
+        .read_nodes(|page| {
+            for object in page {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                if !wanted.is_empty() && !wanted.contains(name) {
+                    continue;
+                }
+                match parse_node(object, pods) {
+                    Ok(node) => drop(live.nodes.insert(node.name.clone(), node)),
+                    Err(why) => live.troubles.push(why),
+                }
             }
-            match parse_node(object, pods) {
-                Ok(node) => drop(live.nodes.insert(node.name.clone(), node)),
-                Err(why) => live.troubles.push(why),
-            }
-        }
-    })
-    .await?;
+        })
+        .await?;
     Ok(live)
 }
 

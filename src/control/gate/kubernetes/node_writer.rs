@@ -51,22 +51,22 @@ pub(super) struct NodeWriteRequest {
 
 /// Applies the change. The error gives the number of failed nodes and the reasons.
 pub(super) async fn write_nodes(
-    desk: Rc<KubernetesApiClient>,
+    client: Rc<KubernetesApiClient>,
     order: NodeWriteRequest,
 ) -> Result<(), SchedulerError> {
     let order = Rc::new(order);
     let away: Rc<RefCell<Option<String>>> = Rc::default();
     let mut writing = JoinSet::new();
     for name in order.nodes.clone() {
-        let (desk, order, away) = (desk.clone(), order.clone(), away.clone());
+        let (client, order, away) = (client.clone(), order.clone(), away.clone());
         writing.spawn_local(async move {
-            let _turn = desk.node_permit().await;
+            let _turn = client.node_permit().await;
             let gone = away.borrow().clone();
             if let Some(why) = gone {
                 let message = format!("not tried, the server stopped answering: {why}");
                 return Err((name, SchedulerError::new(SourceProblemKind::Unreachable, message)));
             }
-            let one = NodeWriter { client: &desk, request: &order, name: &name };
+            let one = NodeWriter { client: &client, request: &order, name: &name };
             let done = one.write_node().await;
             done.map_err(|error| {
                 if error.kind == SourceProblemKind::Unreachable {
@@ -96,8 +96,9 @@ fn combine_failures(
     let Some((_, first)) = failed.first() else { return Ok(()) };
     let late = failed.iter().find(|(_, error)| error.kind == SourceProblemKind::Unreachable);
     let kind = late.map_or(first.kind, |(_, error)| error.kind);
-    let told = |(name, error): &(NodeName, SchedulerError)| format!("{name}: {}", error.message);
-    let named: Vec<String> = failed.iter().take(MAX_NAMED_NODES).map(told).collect();
+    let describe =
+        |(name, error): &(NodeName, SchedulerError)| format!("{name}: {}", error.message);
+    let named: Vec<String> = failed.iter().take(MAX_NAMED_NODES).map(describe).collect();
     let mut message = match failed.len() {
         1 if of == 1 => first.message.clone(),
         some => format!("{some} of {of} nodes: {}", named.join("; ")),
@@ -108,7 +109,6 @@ fn combine_failures(
     Err(SchedulerError::new(kind, clean(&message)))
 }
 
-/// A failed attempt.
 enum WriteAttemptFailure {
     /// Further attempts are useless.
     Final(SchedulerError),
@@ -121,7 +121,6 @@ impl WriteAttemptFailure {
         Self::Final(SchedulerError::new(kind, message))
     }
 
-    /// Classifies the server's error.
     fn from_failure(refused: ApiRequestFailure) -> Self {
         match refused.status {
             Some(404) => Self::new_final(SourceProblemKind::Missing, NO_SUCH_NODE),
@@ -135,7 +134,6 @@ impl WriteAttemptFailure {
 
 const NO_SUCH_NODE: &str = "the cluster has no such node, and none is created";
 
-/// Writes one node.
 struct NodeWriter<'a> {
     client: &'a KubernetesApiClient,
     request: &'a NodeWriteRequest,
@@ -266,8 +264,8 @@ impl NodeWriter<'_> {
             Err(refused) => format!("and it could not be reverted: {}", refused.message),
         };
         let message = format!(
-            "the cluster stored our {what} differently than sent, as an admission policy or \
-             webhook does, {then}"
+            "the cluster stored fabricgate's {what} differently than sent, as an admission \
+             policy or webhook does, {then}"
         );
         WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, message)
     }
@@ -277,8 +275,8 @@ impl NodeWriter<'_> {
         let now = clock::now().at;
         let Some(patch) = self.request.edits.build_status_patch(node, &now) else { return Ok(()) };
         self.check_fence().await?;
-        let told = self.client.patch_node_status(self.name.as_str(), &patch).await;
-        told.map(drop).map_err(WriteAttemptFailure::from_failure)
+        let result = self.client.patch_node_status(self.name.as_str(), &patch).await;
+        result.map(drop).map_err(WriteAttemptFailure::from_failure)
     }
 
     /// Checks that this instance may still write.
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_of_how_many_nodes_and_is_unknown_where_any_is() {
+    fn an_error_counts_the_failed_nodes_and_is_unknown_if_any_is() {
         assert_eq!(combine_failures(&[], 3), Ok(()));
         let one = [failure("n1", SourceProblemKind::Denied, "no right")];
         assert_eq!(combine_failures(&one, 1).expect_err("failed").message, "no right");
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_are_never_alike() {
+    fn pauses_grow_and_differ() {
         for pause in [PAUSE_RANGE.0, PAUSE_RANGE.1] {
             let drawn: Vec<Duration> = (0..50).map(|_| add_jitter(pause)).collect();
             assert!(drawn.iter().all(|it| pause / 2 <= *it && *it < pause * 3 / 2), "{drawn:?}");
@@ -395,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_of_somebody_else_is_neither_overwritten_nor_lifted() {
+    fn a_drain_of_another_owner_is_neither_overwritten_nor_lifted() {
         let drained = |reason: Option<&str>| SchedulerNode {
             reason: reason.map(str::to_owned),
             ..SchedulerNode::new("n1", &["IDLE", "DRAIN"])

@@ -32,7 +32,7 @@ fn built_patch(change: &NodeUpdate, node: &Value) -> Option<Value> {
 }
 
 #[test]
-fn a_drain_is_a_taint_and_its_reason_and_leaves_others_taints_in_order() {
+fn a_drain_writes_taint_and_reason_and_keeps_the_order_of_other_taints() {
     let patch = built_patch(&drain(OURS), &node()).expect("a patch");
     let mut taints = node()["spec"]["taints"].as_array().expect("a list").clone();
     taints.push(json!({"key": DEGRADED, "effect": "NoSchedule", "value": "nvlink-low"}));
@@ -44,7 +44,7 @@ fn a_drain_is_a_taint_and_its_reason_and_leaves_others_taints_in_order() {
 }
 
 #[test]
-fn what_a_node_shows_already_is_not_sent_and_a_release_takes_both_away() {
+fn existing_values_are_not_sent_and_a_release_removes_both() {
     let mut drained = node();
     let patch = built_patch(&drain(OURS), &drained).expect("a patch");
     drained["spec"]["taints"] = patch["spec"]["taints"].clone();
@@ -60,7 +60,7 @@ fn what_a_node_shows_already_is_not_sent_and_a_release_takes_both_away() {
 }
 
 #[test]
-fn marks_replace_ours_in_place_and_keep_effects_apart() {
+fn marks_replace_fabricgates_in_place_and_keep_effects_separate() {
     let mut tainted = node();
     tainted["spec"]["taints"] = json!([
         {"key": UNVERIFIED, "effect": "NoSchedule"},
@@ -91,7 +91,7 @@ fn marks_replace_ours_in_place_and_keep_effects_apart() {
 }
 
 #[test]
-fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
+fn no_field_of_another_owner_and_no_eviction_is_ever_requested() {
     let label = |key: &str, value: &str| KubernetesNodeUpdate {
         labels: [(key.to_owned(), Some(value.to_owned()))].into(),
         ..KubernetesNodeUpdate::default()
@@ -132,7 +132,7 @@ fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
 }
 
 #[test]
-fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
+fn the_last_check_refuses_a_patch_of_another_owners_field() {
     let before = node()["spec"]["taints"].as_array().expect("a list").clone();
     let patch = |change: &dyn Fn(&mut Value)| {
         let mut patch = built_patch(&drain(OURS), &node()).expect("a patch");
@@ -159,41 +159,41 @@ fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
 }
 
 #[test]
-fn a_condition_keeps_its_moment_until_its_status_changes() {
-    let told = |status: &str, message: &str| {
+fn a_condition_keeps_its_time_until_its_status_changes() {
+    let edits = |status: &str, message: &str| {
         let condition = FabricNodeCondition {
             status: status.to_owned(),
             reason: "Measured".to_owned(),
             message: message.to_owned(),
         };
-        let told =
+        let edits =
             KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
-        NodePatchEdits::from_update(&marks_update(told)).expect("good")
+        NodePatchEdits::from_update(&marks_update(edits)).expect("good")
     };
     let (then, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
     let mut object = node();
-    let first = told("True", "a").build_status_patch(&object, then).expect("a patch");
+    let first = edits("True", "a").build_status_patch(&object, then).expect("a patch");
     let written = &first["status"]["conditions"][0];
     assert_eq!(written["lastTransitionTime"], then);
     assert_eq!(first["metadata"]["uid"], "u1");
     object["status"]["conditions"].as_array_mut().expect("a list").push(written.clone());
-    assert_eq!(told("True", "a").build_status_patch(&object, now), None);
+    assert_eq!(edits("True", "a").build_status_patch(&object, now), None);
     let moment = |patch: Option<Value>| {
         let written = &patch.expect("a patch")["status"]["conditions"][0];
         (written["lastTransitionTime"].clone(), written["lastHeartbeatTime"].clone())
     };
     assert_eq!(
-        moment(told("True", "b").build_status_patch(&object, now)),
+        moment(edits("True", "b").build_status_patch(&object, now)),
         (json!(then), json!(now))
     );
     assert_eq!(
-        moment(told("False", "b").build_status_patch(&object, now)),
+        moment(edits("False", "b").build_status_patch(&object, now)),
         (json!(now), json!(now))
     );
 }
 
 #[test]
-fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_refused() {
+fn a_condition_is_bound_to_the_version_read_so_that_a_late_one_is_refused() {
     let condition = FabricNodeCondition {
         status: "False".to_owned(),
         reason: "NvlinkLow".to_owned(),

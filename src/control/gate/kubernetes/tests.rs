@@ -74,7 +74,7 @@ const PATIENT: Duration = Duration::from_secs(20);
 const IMPATIENT: Duration = Duration::from_millis(500);
 
 #[tokio::test]
-async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
+async fn a_busy_server_gets_another_request_after_its_retry_after() {
     let (server, gate, _folder) = connect_gate(PATIENT).await;
     Mock::given(method("GET"))
         .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
@@ -93,11 +93,11 @@ async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
         .await;
     gate.update_nodes(&["n1".into()], &drain()).await.expect("written");
     assert_eq!(times.load(Ordering::Relaxed), 4);
-    assert_eq!(count_requests(&server, "GET").await, 4, "read anew before each attempt");
+    assert_eq!(count_requests(&server, "GET").await, 4, "read again before each attempt");
 }
 
 #[tokio::test]
-async fn conflicts_that_never_end_are_given_up_within_the_limit() {
+async fn endless_conflicts_end_at_the_limit() {
     let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     Mock::given(method("GET"))
         .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
@@ -111,7 +111,7 @@ async fn conflicts_that_never_end_are_given_up_within_the_limit() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
+async fn a_write_without_an_answer_is_unknown_and_the_rest_is_not_tried() {
     let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     for at in 0..40 {
         let name = format!("n{at}");
@@ -131,7 +131,7 @@ async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
 }
 
 #[tokio::test]
-async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_is() {
+async fn a_condition_refused_by_a_newer_version_is_written_for_that_version() {
     let (server, gate, _folder) = connect_gate(PATIENT).await;
     // Another writer changes the node between its marks and its condition.
     let patched = Arc::new(AtomicUsize::new(0));
@@ -174,11 +174,11 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
     gate.update_nodes(&["n1".into()], &change).await.expect("written");
     let requests = server.received_requests().await.expect("recorded");
     let status = requests.iter().filter(|it| it.url.path().ends_with("/status"));
-    assert_eq!(status.count(), 2, "refused once, then of the version that is there");
+    assert_eq!(status.count(), 2, "refused once, then for the current version");
 }
 
 #[tokio::test]
-async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
+async fn a_drain_that_the_cluster_stores_differently_is_reverted_immediately() {
     type AdmissionEdit = fn(&mut Value);
     let ways: [(&str, AdmissionEdit); 4] = [
         ("fabricgate.io/reason", |it| {
@@ -216,7 +216,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
             .collect();
         let [_, back] = patches.as_slice() else { panic!("{patches:?}") };
         let meta = &back["metadata"];
-        assert_eq!(meta["resourceVersion"], "8", "of what was stored, and nothing newer");
+        assert_eq!(meta["resourceVersion"], "8", "the stored version only");
         assert_eq!(meta["annotations"], json!({"fabricgate.io/reason": null}));
         let taints = &back["spec"]["taints"];
         assert!(taints.is_null() || *taints == json!([]), "{what}: {taints}");
@@ -224,7 +224,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
 }
 
 #[tokio::test]
-async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
+async fn lists_are_read_page_by_page_and_forbidden_pods_are_reported() {
     let (server, gate, _folder) = connect_gate(PATIENT).await;
     let nodes = || Mock::given(method("GET")).and(path("/api/v1/nodes"));
     nodes()
@@ -247,7 +247,7 @@ async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
 }
 
 #[tokio::test]
-async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
+async fn missing_pods_are_an_error_and_not_an_idle_node() {
     let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
     Mock::given(any()).respond_with(list_response(&[node("n1", 1)], "")).mount(&server).await;
@@ -257,7 +257,7 @@ async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
 
 /// The kubelet replaces a projected token before it expires.
 #[tokio::test]
-async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
+async fn a_running_gate_reads_a_rotated_token_again() {
     let server = MockServer::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("token");
@@ -272,7 +272,7 @@ async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
         let unknown = ResponseTemplate::new(401);
         Mock::given(any()).respond_with(unknown).with_priority(9).mount(&server).await;
         if token != "first" {
-            let refused = gate.read_nodes(&[]).await.expect_err("the old one counts no more");
+            let refused = gate.read_nodes(&[]).await.expect_err("the old token is invalid");
             assert_eq!(refused.kind, SourceProblemKind::Denied, "{refused}");
         }
         std::fs::write(&file, token).expect("written");
@@ -282,7 +282,7 @@ async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
+async fn a_hanging_token_program_does_not_block_the_gate() {
     let (server, _, folder) = connect_gate(PATIENT).await;
     let plugin = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sleep, \
                   args: [\"20\"], interactiveMode: Never}}";
@@ -296,12 +296,12 @@ async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
     }
     let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("nothing came");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(20), "nobody waited for the program to end");
+    assert!(begun.elapsed() < Duration::from_secs(20), "waited for the program to end");
     assert_eq!(count_requests(&server, "GET").await, 0);
 }
 
 #[tokio::test]
-async fn nothing_is_sent_where_a_change_cannot_be_meant() {
+async fn an_invalid_change_is_not_sent() {
     let (server, gate, _folder) = connect_gate(PATIENT).await;
     let two_lines = NodeUpdate {
         state: Some(NodeStateChange::Drain { reason: "a\nb".to_owned() }),
@@ -322,12 +322,12 @@ async fn nothing_is_sent_where_a_change_cannot_be_meant() {
         assert!(error.message.starts_with("nothing was sent"), "{name}: {error}");
     }
     gate.update_nodes(&["n1".into()], &NodeUpdate::default()).await.expect("nothing to do");
-    gate.update_nodes(&[], &drain()).await.expect("nobody");
+    gate.update_nodes(&[], &drain()).await.expect("no node");
     assert_eq!(server.received_requests().await.expect("recorded").len(), 0);
 }
 
 #[test]
-fn a_change_is_told_in_words_that_a_person_can_type() {
+fn a_change_is_printed_as_commands_that_an_operator_can_run() {
     let server = Server {
         kubeconfig: None,
         context: Some("gate".to_owned()),

@@ -80,7 +80,7 @@ impl LeaderElector {
     /// Starts the election thread.
     pub fn start(wanted: LeaderElectionConfig) -> std::io::Result<Self> {
         let why = "no request was sent yet".to_owned();
-        let (says, standing) =
+        let (sender, standing) =
             watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
         let (stop, stopped) = watch::channel(false);
         let requests = Arc::new(AtomicU64::new(0));
@@ -90,7 +90,7 @@ impl LeaderElector {
             let Ok(runtime) = runtime else { return };
             let mut keeping = LeaderElectionLoop {
                 config: wanted,
-                status: says,
+                status: sender,
                 observation: None,
                 held: None,
                 next: 0,
@@ -216,7 +216,7 @@ impl LeaderElectionLoop {
         let is_fresh = self
             .held
             .as_ref()
-            .is_none_or(|ours| clock::now().uptime_s - ours.at_s < self.config.renew.as_secs_f64());
+            .is_none_or(|held| clock::now().uptime_s - held.at_s < self.config.renew.as_secs_f64());
         if is_fresh { self.config.renew } else { self.config.renew / 5 }
     }
 
@@ -231,7 +231,7 @@ impl LeaderElectionLoop {
         // A slow request must not delay the next one.
         let limit = self.config.renew;
         let done = timeout(limit, self.try_renew_or_acquire(api)).await;
-        let LeaseRequestFailure { why, is_unauthenticated: is_stranger } = match done {
+        let LeaseRequestFailure { why, is_unauthenticated: is_unknown } = match done {
             Ok(Ok(())) => return true,
             Ok(Err(trouble)) => trouble,
             Err(_) => LeaseRequestFailure {
@@ -240,7 +240,7 @@ impl LeaderElectionLoop {
             },
         };
         self.handle_failure(why);
-        !is_stranger
+        !is_unknown
     }
 
     /// After a failed renewal, leadership continues until its validity ends.
@@ -248,7 +248,7 @@ impl LeaderElectionLoop {
         let is_over = self
             .held
             .as_ref()
-            .is_none_or(|ours| self.validity_s() <= clock::now().uptime_s - ours.at_s);
+            .is_none_or(|held| self.validity_s() <= clock::now().uptime_s - held.at_s);
         if is_over {
             self.held = None;
             self.set_waiting(why, false);
@@ -258,10 +258,10 @@ impl LeaderElectionLoop {
     async fn try_renew_or_acquire(&mut self, api: &Api<Lease>) -> Result<(), LeaseRequestFailure> {
         let refused = |error: kube::Error| LeaseRequestFailure::from_kube_error(&error);
         let at_s = clock::now().uptime_s;
-        if let Some(ours) = &self.held
-            && let Some(spec) = ours.lease.spec.clone()
+        if let Some(held) = &self.held
+            && let Some(spec) = held.lease.spec.clone()
         {
-            let mut renewed = ours.lease.clone();
+            let mut renewed = held.lease.clone();
             renewed.spec = Some(LeaseSpec { renew_time: micro_time_now(), ..spec });
             self.count_request();
             match api.replace(&self.config.name, &post_params(), &renewed).await {
@@ -294,13 +294,13 @@ impl LeaderElectionLoop {
         let spec = found.spec.clone().unwrap_or_default();
         let seen = LeaseObservation::observe(self.observation.take(), &spec, at_s);
         self.observation = Some(seen.clone());
-        let is_still_ours = self.held.as_ref().is_some_and(|ours| {
-            ours.term.holder == seen.holder && ours.term.transitions == seen.transitions
+        let is_still_held = self.held.as_ref().is_some_and(|held| {
+            held.term.holder == seen.holder && held.term.transitions == seen.transitions
         });
-        if is_still_ours {
+        if is_still_held {
             // For example, another client annotated it; continue from the new version.
-            if let Some(ours) = &mut self.held {
-                ours.lease = found;
+            if let Some(held) = &mut self.held {
+                held.lease = found;
             }
             let why = "another writer changed it in the meantime".to_owned();
             return Err(LeaseRequestFailure { why, is_unauthenticated: false });
@@ -357,10 +357,10 @@ impl LeaderElectionLoop {
 
     fn set_waiting(&self, why: String, knows: bool) {
         let waiting = LeadershipStatus::Waiting { why, is_confirmed: knows };
-        self.status.send_if_modified(|says| {
-            let is_news = *says != waiting;
+        self.status.send_if_modified(|status| {
+            let is_news = *status != waiting;
             if is_news {
-                *says = waiting;
+                *status = waiting;
             }
             is_news
         });
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_wait_no_shorter_than_we_take_it_for_ours() {
+    fn others_wait_at_least_as_long_as_this_instance_holds_it() {
         for millis in [1_000, 1_001, 1_400, 1_999, 2_000, 15_000] {
             let duration = Duration::from_millis(millis);
             let theirs = f64::from(whole_seconds(duration));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_is_never_had_twice_though_the_lease_is_deleted_or_an_older_one_put_back() {
+    async fn a_term_is_never_reused_after_the_lease_is_deleted_or_restored() {
         let lease = Arc::default();
         let server = lease_server(Arc::clone(&lease)).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_was_renewed_in_the_kubeconfig_is_taken_up() {
+    async fn a_renewed_token_in_the_kubeconfig_is_used() {
         let server = token_server("second").await;
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("kubeconfig");

@@ -1,8 +1,7 @@
-//! The calls that make, list and delete objects of ours. Each is bounded in time.
+//! Creates, lists and deletes objects of fabricgate. Each call has a time limit.
 //!
-//! One that fails may have done its work all the same; whoever needs to know
-//! looks for what it should have made. Nothing is deleted but the very object
-//! that was listed (its uid is a precondition).
+//! A failed call may have had its effect; the caller checks for the object if that matters. Only
+//! the listed object itself is deleted (its uid is a precondition).
 
 use std::fmt;
 use std::time::Duration;
@@ -21,19 +20,18 @@ use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::id::NodeName;
 use model::text::clean;
 
-/// How often is asked what the server is too busy for.
+/// Attempts of a request while the server is too busy.
 const MAX_ATTEMPTS: u32 = 4;
 
-/// How long is waited before asking again, times the attempts so far.
+/// The pause before another attempt, multiplied by the attempts so far.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 
-/// Versions of dynamic resource allocation that are known here, newest first.
+/// Supported versions of dynamic resource allocation, newest first.
 const CLAIM_VERSIONS: &[&str] = &["v1", "v1beta2", "v1beta1"];
 
-/// Versions of ComputeDomains that are known here.
 const DOMAIN_VERSIONS: &[&str] = &["v1beta1"];
 
-/// What is made.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PodObjectKind {
     Pod,
@@ -43,11 +41,10 @@ pub(super) enum PodObjectKind {
 }
 
 impl PodObjectKind {
-    /// In the order in which they go: what uses something before what it uses.
+    /// The order of deletion: users of an object before the object.
     pub(super) const ALL: [Self; 4] =
         [Self::Pod, Self::Claim, Self::ClaimTemplate, Self::ComputeDomain];
 
-    /// Its name in paths.
     pub(super) const fn plural(self) -> &'static str {
         match self {
             Self::Pod => "pods",
@@ -58,12 +55,12 @@ impl PodObjectKind {
     }
 }
 
-/// Why a call did not do what it was asked.
+/// The failure of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectCallFailure {
-    /// The status of the server's answer, where there was one.
+    /// The HTTP status, if the server answered.
     pub(super) status: Option<u16>,
-    /// What was said, as it can be shown.
+    /// The message, cleaned for display.
     pub(super) message: String,
 }
 
@@ -82,31 +79,31 @@ impl ObjectCallFailure {
         Self { status, message: connection::refusal_problem(error).1 }
     }
 
-    /// Whether the same may be answered otherwise in a moment.
+    /// Whether another attempt may succeed.
     fn is_transient(&self) -> bool {
         self.status.is_none_or(|status| status == 429 || 500 <= status)
     }
 
-    /// Whether there is no such object, or no such kind of object.
+    /// Whether the object, or its kind, does not exist.
     pub(super) fn is_missing(&self) -> bool {
         self.status == Some(404)
     }
 
-    /// Whether who asks has no right to it.
+    /// Whether the account lacks the permission.
     pub(super) fn is_denied(&self) -> bool {
         self.status == Some(403)
     }
 }
 
-/// One namespace of an API server, with what is made there.
+/// A client for one namespace of an API server.
 #[derive(Clone)]
 pub struct PodObjectClient {
     client: Client,
     namespace: String,
     limit: Duration,
-    /// The version of claims that the server has.
+    /// The server's version of claims, if it supports them.
     claims: Option<String>,
-    /// The version of ComputeDomains that it has.
+    /// The server's version of ComputeDomains, if it supports them.
     domains: Option<String>,
 }
 
@@ -119,7 +116,7 @@ impl fmt::Debug for PodObjectClient {
 }
 
 impl PodObjectClient {
-    /// The way there, and which kinds of object the server has.
+    /// Connects, and finds the kinds of objects that the server supports.
     pub async fn connect(kubernetes: &KubernetesLauncher, limit: Duration) -> Result<Self, String> {
         let server = Server {
             kubeconfig: kubernetes.kubeconfig.clone(),
@@ -138,15 +135,16 @@ impl PodObjectClient {
             claims: None,
             domains: None,
         };
-        let told = |refused: ObjectCallFailure| format!("{}: {}", access.address, refused.message);
+        let describe =
+            |refused: ObjectCallFailure| format!("{}: {}", access.address, refused.message);
         objects.claims =
-            objects.find_version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(told)?;
+            objects.find_version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(describe)?;
         objects.domains =
-            objects.find_version("resource.nvidia.com", DOMAIN_VERSIONS).await.map_err(told)?;
+            objects.find_version("resource.nvidia.com", DOMAIN_VERSIONS).await.map_err(describe)?;
         Ok(objects)
     }
 
-    /// The version in which the server has this kind, where it does.
+    /// The server's version of this kind, if it supports it.
     pub(super) fn served_version(&self, kind: PodObjectKind) -> Option<&str> {
         match kind {
             PodObjectKind::Pod => Some("v1"),
@@ -155,21 +153,21 @@ impl PodObjectClient {
         }
     }
 
-    /// The first of the known versions of a group that the server has.
+    /// The newest supported version of a group that the server has.
     async fn find_version(
         &self,
         group: &str,
         known: &[&str],
     ) -> Result<Option<String>, ObjectCallFailure> {
-        let asked = self
+        let answer = self
             .send_with_retries(|| Request::new("/apis").get(group, &GetParams::default()))
             .await;
-        let said: Value = match asked {
-            Ok(said) => said,
+        let group: Value = match answer {
+            Ok(group) => group,
             Err(refused) if refused.is_missing() => return Ok(None),
             Err(refused) => return Err(refused),
         };
-        let versions = said["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        let versions = group["versions"].as_array().map_or(&[][..], Vec::as_slice);
         let is_served = |version: &&&str| versions.iter().any(|it| it["version"] == **version);
         Ok(known.iter().find(is_served).map(|version| (*version).to_owned()))
     }
@@ -193,8 +191,8 @@ impl PodObjectClient {
         Ok(format!("{group}/{version}/namespaces/{}/{}", self.namespace, kind.plural()))
     }
 
-    /// Makes an object. One of this name that is there already is an error (409),
-    /// also where an earlier attempt of ours made it.
+    /// Creates an object. An existing object of the same name is an error (409), also if an earlier
+    /// attempt of this process created it.
     pub(super) async fn create(
         &self,
         kind: PodObjectKind,
@@ -206,7 +204,6 @@ impl PodObjectClient {
             .await
     }
 
-    /// One object.
     pub(super) async fn get(
         &self,
         kind: PodObjectKind,
@@ -216,7 +213,7 @@ impl PodObjectClient {
         self.get_at(&path, name).await
     }
 
-    /// A node, as the cluster has it.
+    /// A node of the cluster.
     pub(super) async fn read_node(&self, node: &NodeName) -> Result<Value, ObjectCallFailure> {
         self.get_at("/api/v1/nodes", node.as_str()).await
     }
@@ -235,7 +232,7 @@ impl PodObjectClient {
         self.list_at(&self.kind_path(kind)?, wanted).await
     }
 
-    /// What was told of a pod, such as why its containers do not start.
+    /// The warning events of a pod, such as the reason why its containers do not start.
     pub(super) async fn list_warnings(&self, pod: &Value) -> Result<Vec<Value>, ObjectCallFailure> {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let of = format!("involvedObject.uid={uid},type=Warning");
@@ -256,8 +253,7 @@ impl PodObjectClient {
         Ok(items)
     }
 
-    /// Deletes this very object; one that is gone, or another of its name, is left
-    /// as it is.
+    /// Deletes exactly this object; a missing one, or another one of the same name, stays as it is.
     pub(super) async fn delete(
         &self,
         kind: PodObjectKind,
@@ -289,7 +285,7 @@ impl PodObjectClient {
         }
     }
 
-    /// Asks, and asks again where the server is away or too busy, a few times.
+    /// Sends a request, with some retries while the server is unreachable or too busy.
     async fn send_with_retries(
         &self,
         request: impl Fn() -> Result<http::Request<Vec<u8>>, RequestError>,

@@ -1,6 +1,6 @@
-//! Making the pods of a run, and waiting until they run or never will.
+//! Creates the pods of a run, and waits until they run or have failed.
 //!
-//! What goes wrong on one node costs that node and no other.
+//! A problem on one node affects only that node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use crate::launch::kubernetes::{ComputeDomainMode, GpuRequestMode, KubernetesLau
 use crate::launch::{HeldNodes, WorkerTarget};
 use model::id::NodeName;
 
-/// How long the scheduler, or a kubelet, may complain about a pod until it is
-/// given up: a claim that is being made, or an image that is pulled again, is
-/// told as a complaint too (the kubelet's first back-offs are 10 s and 20 s).
+/// How long the scheduler or a kubelet may report problems of a pod until it is given up: a claim
+/// in preparation, or a repeated pull of an image, also causes warnings (the kubelet's first
+/// back-offs are 10 s and 20 s).
 const STUCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the controller of ComputeDomains may take for a template.
+/// The maximum time until the controller of ComputeDomains creates a template.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often pods are looked at, and how much longer for each.
+/// The interval between polls of pods, and its increase per pod.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL_PER_POD: Duration = Duration::from_millis(5);
 
-/// How often waiting is told.
+/// The interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Calls at the same time.
+/// The maximum number of concurrent calls.
 const MAX_CONCURRENT_CALLS: usize = 16;
 
 /// The label of a node that is in an NVLink clique.
 const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 
-/// Everything that pods of a run are made with.
+/// The parameters for the pods of a run.
 pub(super) struct PodCreator<'a> {
     pub(super) kubernetes: &'a KubernetesLauncher,
     pub(super) worker: &'a str,
@@ -51,23 +51,23 @@ pub(super) struct PodCreator<'a> {
     pub(super) log: &'a mut dyn FnMut(&str),
 }
 
-/// What the cluster says of a node that a pod depends on.
+/// The resources of a node that a pod depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NodePodResources {
     gpus: Option<u32>,
     in_clique: bool,
 }
 
-/// A pod that is waited for.
+/// A pod that does not run yet.
 #[derive(Debug)]
 struct PendingPod {
     why: String,
-    /// Since when it is stuck.
+    /// When it became stuck.
     stuck_since: Option<Instant>,
 }
 
 impl PodCreator<'_> {
-    /// Whether what will be made can also be found again: before anything is.
+    /// Checks, before anything is created, that created objects can also be listed.
     pub(super) async fn check_access(&self) -> Result<(), AllocationError> {
         let mut kinds = vec![PodObjectKind::Pod];
         if self.kubernetes.gpus == GpuRequestMode::Claim {
@@ -94,7 +94,7 @@ impl PodCreator<'_> {
         }
     }
 
-    /// Makes pods on these nodes and waits for them.
+    /// Creates pods on these nodes and waits for them.
     pub(super) async fn create_and_wait(
         &mut self,
         domains: &[AllocationDomain],
@@ -114,7 +114,7 @@ impl PodCreator<'_> {
             };
             for (node, offer) in &offers {
                 let Some(gpus) = self.gpu_count(domain, node, offer, held) else { continue };
-                let wish = WorkerPodSpec {
+                let worker_pod = WorkerPodSpec {
                     node,
                     worker: self.worker,
                     gpus,
@@ -123,14 +123,14 @@ impl PodCreator<'_> {
                     deadline_s: self.deadline_s,
                     idle_s: self.idle_s,
                 };
-                pods.insert(node.clone(), self.owner.build_pod(self.kubernetes, &wish));
+                pods.insert(node.clone(), self.owner.build_pod(self.kubernetes, &worker_pod));
             }
         }
         let made = self.create_pods(pods, held).await;
         self.wait_for_pods(made, held).await
     }
 
-    /// The template with which pods claim GPUs, where they do.
+    /// The template of the pods' claim of GPUs, if they use claims.
     async fn create_gpu_claim_template(&self) -> Result<Option<String>, AllocationError> {
         if self.kubernetes.gpus != GpuRequestMode::Claim {
             return Ok(None);
@@ -143,7 +143,7 @@ impl PodCreator<'_> {
         Ok(Some(manifest::gpu_claim_name(self.owner.run)))
     }
 
-    /// What the nodes of a domain offer; those that cannot be read are left out.
+    /// The resources of a domain's nodes, without the unreadable ones.
     async fn read_node_resources(
         &self,
         domain: &AllocationDomain,
@@ -173,9 +173,9 @@ impl PodCreator<'_> {
         offers
     }
 
-    /// How many GPUs a node's pod asks for: all that are claimed of it, or all
-    /// that it offers where those are fewer: a GPU that is missing is to be found
-    /// by measuring. `None` where none can be asked for.
+    /// The number of GPUs that a node's pod requests: all claimed ones, or all that the node offers
+    /// if those are fewer, since the measurement must find a missing GPU. `None` if the node offers
+    /// none.
     fn gpu_count(
         &mut self,
         domain: &AllocationDomain,
@@ -186,29 +186,33 @@ impl PodCreator<'_> {
         if self.kubernetes.gpus == GpuRequestMode::Claim {
             return Some(0);
         }
-        let said = domain.gpus_per_node.or(self.kubernetes.gpus_per_node);
-        // A site without GPUs says so: gpus_per_node = 0.
-        if said == Some(0) {
+        let claimed = domain.gpus_per_node.or(self.kubernetes.gpus_per_node);
+        // A site without GPUs sets gpus_per_node = 0.
+        if claimed == Some(0) {
             return Some(0);
         }
         let offered = offer.gpus.unwrap_or(0);
         if offered == 0 {
-            let why =
-                format!("it offers no {} (is its device plugin up?)", self.kubernetes.resource);
+            let why = format!(
+                "it offers no {} (is its device plugin running?)",
+                self.kubernetes.resource
+            );
             held.skipped.insert(node.clone(), why);
             return None;
         }
-        match said {
-            Some(said) if offered < said => {
+        match claimed {
+            Some(claimed) if offered < claimed => {
                 let resource = &self.kubernetes.resource;
-                (self.log)(&format!("{node} offers {offered} {resource}, and {said} are claimed"));
+                (self.log)(&format!(
+                    "{node} offers {offered} {resource}, and {claimed} are claimed"
+                ));
                 Some(offered)
             }
-            said => Some(said.unwrap_or(offered)),
+            claimed => Some(claimed.unwrap_or(offered)),
         }
     }
 
-    /// The template with which pods of a domain claim a channel, once it is there.
+    /// The template of a domain's claim of a channel, once the controller has created it.
     async fn create_channel_template(
         &mut self,
         domain: &AllocationDomain,
@@ -228,7 +232,9 @@ impl PodCreator<'_> {
         let object =
             self.owner.build_compute_domain(self.kubernetes, version, &domain.name, offers.len());
         let made = self.create_or_adopt(PodObjectKind::ComputeDomain, &object).await;
-        made.map_err(|refused| format!("its ComputeDomain cannot be made: {}", refused.message))?;
+        made.map_err(|refused| {
+            format!("its ComputeDomain cannot be created: {}", refused.message)
+        })?;
         let name = manifest::compute_domain_name(self.owner.run, &domain.name);
         let template = manifest::channel_name(&name);
         let start = Instant::now();
@@ -242,7 +248,7 @@ impl PodCreator<'_> {
                 Err(_) if TEMPLATE_TIMEOUT <= start.elapsed() => {
                     return Err(format!(
                         "its ComputeDomain has no template of claims after {} s (is the controller \
-                         of the driver up?)",
+                         of the driver running?)",
                         TEMPLATE_TIMEOUT.as_secs()
                     ));
                 }
@@ -251,7 +257,7 @@ impl PodCreator<'_> {
         }
     }
 
-    /// Makes one object, or finds that an earlier attempt of ours made it.
+    /// Creates one object, or finds the one that an earlier attempt of this process created.
     async fn create_or_adopt(
         &self,
         kind: PodObjectKind,
@@ -260,7 +266,7 @@ impl PodCreator<'_> {
         create_object(self.objects, kind, object).await
     }
 
-    /// Makes pods: those that are there now.
+    /// Creates pods; returns those that exist now.
     async fn create_pods(
         &mut self,
         pods: BTreeMap<NodeName, Value>,
@@ -282,7 +288,7 @@ impl PodCreator<'_> {
             match made {
                 Ok(()) => there.push(node),
                 Err(refused) => {
-                    let why = format!("its pod cannot be made: {}", refused.message);
+                    let why = format!("its pod cannot be created: {}", refused.message);
                     held.skipped.insert(node, why);
                 }
             }
@@ -317,7 +323,7 @@ impl PodCreator<'_> {
             for node in waiting.keys().cloned().collect::<Vec<_>>() {
                 let Some(entry) = waiting.get_mut(&node) else { continue };
                 let Some(pod) = by_node.get(node.as_str()) else {
-                    held.skipped.insert(node.clone(), "somebody deleted its pod".to_owned());
+                    held.skipped.insert(node.clone(), "another client deleted its pod".to_owned());
                     waiting.remove(&node);
                     continue;
                 };
@@ -341,7 +347,7 @@ impl PodCreator<'_> {
                         self.explain_given_up(pod, &why, start.elapsed()).await
                     }
                 };
-                // It must not start later, when nobody waits for it any more.
+                // The pod must not start later, after the wait has ended.
                 if let Err(refused) = self.objects.delete(PodObjectKind::Pod, pod).await {
                     (self.log)(&format!("the pod on {node}: {}", refused.message));
                 }
@@ -360,16 +366,16 @@ impl PodCreator<'_> {
         Ok(())
     }
 
-    /// Why a pod is given up, with what was told of it where it says nothing itself.
+    /// The reason why a pod is given up, with its last warning if its status has no reason.
     async fn explain_given_up(&self, pod: &Value, why: &str, waited: Duration) -> String {
-        let said = match parse_pod_state(pod) {
+        let warning = match parse_pod_state(pod) {
             PodState::Waiting { is_stuck: false, .. } => {
                 let events = self.objects.list_warnings(pod).await.unwrap_or_default();
-                last_warning(&events).map(|said| format!("; {said}")).unwrap_or_default()
+                last_warning(&events).map(|warning| format!("; {warning}")).unwrap_or_default()
             }
             _ => String::new(),
         };
-        format!("its pod does not run after {} s: {why}{said}", waited.as_secs())
+        format!("its pod does not run after {} s: {why}{warning}", waited.as_secs())
     }
 
     fn report_waiting(&mut self, waiting: &BTreeMap<NodeName, PendingPod>, waited: Duration) {
@@ -380,8 +386,8 @@ impl PodCreator<'_> {
     }
 }
 
-/// Makes an object. Where one of its name is there, it is ours only if it says
-/// that this very process asked for it.
+/// Creates an object. An existing one of the same name counts as created only if its annotation
+/// names this process.
 async fn create_object(
     objects: &PodObjectClient,
     kind: PodObjectKind,
@@ -392,11 +398,11 @@ async fn create_object(
         Err(refused) => refused,
     };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    // An error is never taken for "not made".
+    // An error does not prove that the object was not created.
     match objects.get(kind, name).await {
         Ok(there) if owner_annotation(&there) == owner_annotation(object) => Ok(()),
         Ok(_) if refused.status == Some(409) => Err(ObjectCallFailure {
-            message: format!("{name} is there already, and another process needs it"),
+            message: format!("{name} exists already, and another process needs it"),
             ..refused
         }),
         _ => Err(refused),
@@ -407,7 +413,7 @@ fn owner_annotation(object: &Value) -> &Value {
     &object["metadata"]["annotations"][OWNER_ANNOTATION]
 }
 
-/// What a node offers.
+/// The resources that a node offers.
 fn parse_node_resources(node: &Value, resource: &str) -> NodePodResources {
     let count = node["status"]["allocatable"][resource].as_str();
     NodePodResources {
@@ -416,7 +422,7 @@ fn parse_node_resources(node: &Value, resource: &str) -> NodePodResources {
     }
 }
 
-/// Does something for each of many, some at a time.
+/// Runs a function for each item, with limited concurrency.
 async fn for_each_concurrently<T, R, F>(items: Vec<T>, work: impl Fn(T) -> F) -> Vec<R>
 where
     R: Send + 'static,
@@ -433,14 +439,14 @@ where
         }
         match running.join_next().await {
             Some(Ok(result)) => done.push(result),
-            // A task that was lost is a node of which nothing is known.
+            // A lost task leaves its node unknown.
             Some(Err(_)) => {}
             None => return done,
         }
     }
 }
 
-/// Several sweeps beside each other do not ask at the same moments.
+/// Concurrent sweeps must not poll at the same moments.
 fn jitter() -> Duration {
     Duration::from_millis(u64::from(std::process::id() % 250))
 }
@@ -456,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_offers_is_what_can_be_allocated_and_not_what_is_built_in() {
+    fn a_node_offers_its_allocatable_and_not_its_capacity() {
         let node = json!({
             "metadata": {"labels": {CLIQUE_LABEL: "c.1"}},
             "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}},

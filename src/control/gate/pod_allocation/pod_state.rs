@@ -1,4 +1,4 @@
-//! How far a pod is, by what the cluster says of it.
+//! The state of a pod, from its status in the cluster.
 //!
 //! Pure. Reasons are those of the scheduler and the kubelet, cleaned.
 
@@ -7,32 +7,29 @@ use serde_json::Value;
 use crate::launch::kubernetes::CONTAINER;
 use model::text::clean;
 
-/// Longer reasons are read by nobody.
+/// Longer reasons are not useful in a message.
 const MAX_REASON_BYTES: usize = 240;
 
-/// How far a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PodState {
-    /// Its container runs.
     Running {
-        /// Its address.
+        /// The IP address of the pod.
         address: Option<String>,
     },
-    /// It does not run yet.
     Waiting {
-        /// What for.
+        /// The reason.
         why: String,
-        /// That is no step on its way: where it lasts, nothing will come of it.
+        /// The reason is not a step of a normal start: if it lasts, the pod will not run.
         is_stuck: bool,
     },
-    /// It will not run, or no more.
+    /// It will not run, or has ended.
     Ended {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// How far this pod is.
+/// The state of this pod.
 pub(super) fn parse_pod_state(pod: &Value) -> PodState {
     let status = &pod["status"];
     let container = status["containerStatuses"]
@@ -40,7 +37,7 @@ pub(super) fn parse_pod_state(pod: &Value) -> PodState {
         .and_then(|all| all.iter().find(|it| it["name"] == CONTAINER));
     let state = container.map_or(&Value::Null, |it| &it["state"]);
     if !pod["metadata"]["deletionTimestamp"].is_null() {
-        return PodState::Ended { why: "somebody deletes its pod".to_owned() };
+        return PodState::Ended { why: "another client is deleting its pod".to_owned() };
     }
     let phase = status["phase"].as_str().unwrap_or_default();
     if matches!(phase, "Failed" | "Succeeded") || !state["terminated"].is_null() {
@@ -51,7 +48,7 @@ pub(super) fn parse_pod_state(pod: &Value) -> PodState {
         return PodState::Running { address: address.map(str::to_owned) };
     }
     if let Some(reason) = state["waiting"]["reason"].as_str() {
-        // What a container does on its way; everything else is a complaint.
+        // Reasons of a normal start; every other reason is a problem.
         let is_stuck = !matches!(reason, "ContainerCreating" | "PodInitializing");
         let why = join_message(reason, &state["waiting"]["message"]);
         return PodState::Waiting { why, is_stuck };
@@ -70,7 +67,7 @@ pub(super) fn parse_pod_state(pod: &Value) -> PodState {
     }
 }
 
-/// What a pod that is over says about that.
+/// The reason of an ended pod, from its status.
 fn explain_end(status: &Value, terminated: &Value) -> String {
     if let Some(reason) = status["reason"].as_str().filter(|reason| !reason.is_empty()) {
         return format!("its pod ended: {}", join_message(reason, &status["message"]));
@@ -83,19 +80,19 @@ fn explain_end(status: &Value, terminated: &Value) -> String {
     format!("its pod ended: {}{code}", join_message(reason, &terminated["message"]))
 }
 
-/// The last complaint about a pod among what was told of it.
+/// The last warning among the events of a pod.
 pub(super) fn last_warning(events: &[Value]) -> Option<String> {
-    // The kubelet says when in one field, the scheduler in another (`events.k8s.io`).
-    // Of the same second all are kept, in the order told: the last is meant.
+    // The kubelet and the scheduler write the time into different fields (`events.k8s.io`). Of
+    // events of the same second the last in the list counts.
     let at = |event: &Value| {
-        let said = [
+        let times = [
             &event["series"]["lastObservedTime"],
             &event["lastTimestamp"],
             &event["eventTime"],
             &event["metadata"]["creationTimestamp"],
         ];
-        let at = said.into_iter().find_map(Value::as_str).unwrap_or_default();
-        // Seconds: some have fractions, and digits are sorted before letters.
+        let at = times.into_iter().find_map(Value::as_str).unwrap_or_default();
+        // Whole seconds: some times have fractions, and digits sort before letters.
         at.split(['.', 'Z']).next().unwrap_or_default().to_owned()
     };
     let last = events.iter().max_by_key(|event| at(event))?;
@@ -129,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_container_that_runs_is_one_to_work_in() {
+    fn only_a_running_container_counts_as_running() {
         let runs = in_container("Running", &json!({"running": {}}));
         assert_eq!(
             parse_pod_state(&runs),
@@ -138,17 +135,17 @@ mod tests {
         let mut deleted = runs.clone();
         deleted["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z".into();
         assert!(matches!(parse_pod_state(&deleted), PodState::Ended { .. }));
-        // The pod's phase says so a moment before its container does.
+        // The pod's phase changes a moment before its container's state.
         let early = in_container("Running", &Value::Null);
         assert!(matches!(parse_pod_state(&early), PodState::Waiting { is_stuck: false, .. }));
     }
 
     #[test]
-    fn a_pod_that_nobody_places_says_why_in_the_words_of_the_scheduler() {
-        let said = "0/18 nodes are available: 1 Insufficient nvidia.com/gpu.\n";
+    fn an_unplaced_pod_has_the_reason_of_the_scheduler() {
+        let message = "0/18 nodes are available: 1 Insufficient nvidia.com/gpu.\n";
         let pending = json!({"status": {"phase": "Pending", "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-             "message": said}]}});
+             "message": message}]}});
         let why = "Unschedulable: 0/18 nodes are available: 1 Insufficient nvidia.com/gpu.";
         assert_eq!(
             parse_pod_state(&pending),
@@ -159,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_complains_of_is_told_apart_from_what_takes_its_time() {
+    fn problems_of_the_kubelet_are_distinguished_from_a_normal_start() {
         let waiting = |reason: &str, message: &str| {
             let state = json!({"waiting": {"reason": reason, "message": message}});
             parse_pod_state(&in_container("Pending", &state))
@@ -177,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_over_says_how_it_ended() {
+    fn an_ended_pod_has_the_reason_of_its_end() {
         let mut evicted = json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded",
             "message": "Pod was active on the node longer than the specified deadline"}});
         let PodState::Ended { why } = parse_pod_state(&evicted) else { panic!("it is over") };
@@ -194,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_complaint_is_the_one_that_is_told() {
+    fn the_last_warning_is_reported() {
         let event = |at: &str, reason: &str| json!({"lastTimestamp": at, "reason": reason});
         let events = [event("2026-01-02", "Later"), event("2026-01-01", "Sooner")];
         assert_eq!(last_warning(&events).as_deref(), Some("Later"));
@@ -202,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_complaint_is_the_last_whoever_told_it() {
-        // The scheduler's have no `lastTimestamp`, and one that is told again is a series.
+    fn the_last_warning_counts_from_any_reporter() {
+        // Events of the scheduler have no `lastTimestamp`, and a repeated one is a series.
         let scheduler = |at: &str, reason: &str| json!({"lastTimestamp": null, "eventTime": format!("{at}.250000Z"), "reason": reason});
         let kubelet = |at: &str, reason: &str| json!({"lastTimestamp": format!("{at}Z"), "eventTime": null, "reason": reason});
         let mut again = scheduler("2026-01-01T10:00:00", "Again");

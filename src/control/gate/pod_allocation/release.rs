@@ -1,5 +1,5 @@
-//! The end of what was made for a run: pods first, then what they used. And what
-//! runs left behind whose process is no more, by their labels alone.
+//! Deletes the objects of a run: pods first, then the objects that they used. Also, by labels
+//! alone, those of runs whose process has ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,44 +15,40 @@ use model::journal::ClockStamp;
 use model::kubernetes_node::RUN;
 use model::text::clean;
 
-/// How long deleted objects may take to go: a pod's grace, and a driver's
-/// controller that takes its finalizer away.
+/// The maximum time for deleted objects to disappear: the grace period of a pod, and a driver's
+/// controller that removes its finalizer.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often that is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The process that needs an object, as the object says.
+/// The process that needs an object, from its annotation.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct PodOwnerProcess {
-    /// The machine.
     pub(crate) host: String,
-    /// The process there.
     pub(crate) pid: u32,
-    /// When it asked for it.
+    /// When it requested the object.
     pub(crate) stamp: ClockStamp,
 }
 
-/// What is there of a run.
+/// The objects of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunObjects {
-    /// How many objects of each kind.
+    /// The number of objects of each kind.
     counts: BTreeMap<PodObjectKind, usize>,
-    /// Who needs them.
     pub(crate) owner: Option<PodOwnerProcess>,
-    /// When nobody needs them any more, in seconds since 1970.
+    /// The time after which no run needs them, in seconds since 1970.
     pub(crate) until: Option<i64>,
 }
 
 impl RunObjects {
-    /// How many of what.
+    /// The number of objects of each kind, as text.
     pub(crate) fn describe_counts(&self) -> String {
         let each = self.counts.iter().map(|(kind, count)| format!("{count} {}", kind.plural()));
         each.collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Everything that is labelled as ours and with a run, by its run.
+/// All objects with fabricgate's label and that of a run, by run.
 pub(crate) async fn list_run_objects(
     objects: &PodObjectClient,
 ) -> Result<BTreeMap<String, RunObjects>, String> {
@@ -70,7 +66,7 @@ pub(crate) async fn list_run_objects(
             {
                 left.owner = Some(owner);
             }
-            // What a controller made for us says nothing.
+            // Objects that a controller created for fabricgate have no annotations.
             if let Some(until) = annotation(UNTIL_ANNOTATION).and_then(|it| it.parse().ok()) {
                 left.until = Some(left.until.map_or(until, |it: i64| it.max(until)));
             }
@@ -79,8 +75,8 @@ pub(crate) async fn list_run_objects(
     Ok(runs)
 }
 
-/// Objects of one kind. A kind that the cluster does not have, or that whoever
-/// asks may not see, has none of ours: nobody could have made one.
+/// Objects of one kind. A kind that the cluster does not have, or that this account may not list,
+/// has none: fabricgate could not have created one.
 async fn list_kind(
     objects: &PodObjectClient,
     kind: PodObjectKind,
@@ -101,7 +97,7 @@ fn describe_list_failure(kind: PodObjectKind, refused: &ObjectCallFailure) -> St
     format!("{}: {}", kind.plural(), refused.message)
 }
 
-/// Deletes everything of a run, in order, and waits until it is gone.
+/// Deletes all objects of a run, in order, and waits until they have disappeared.
 pub(crate) async fn delete_run_objects(
     objects: &PodObjectClient,
     run: &str,
@@ -115,12 +111,12 @@ pub(crate) async fn delete_run_objects(
         }
     }
     Ok(match gone.as_slice() {
-        [] => "nothing of it was there".to_owned(),
+        [] => "no object of it existed".to_owned(),
         gone => format!("{} are gone", gone.join(", ")),
     })
 }
 
-/// How many there were.
+/// The number of objects that existed.
 async fn delete_kind(
     objects: &PodObjectClient,
     kind: PodObjectKind,
@@ -141,8 +137,8 @@ async fn delete_kind(
                 .await
                 .map_err(|refused| describe_list_failure(kind, &refused))?;
         }
-        // Nothing is ever forced: a pod that is taken off the list while it runs on
-        // a node that is merely out of reach would have its GPUs given away.
+        // Never forces a deletion: if a pod on a merely unreachable node were removed from the list
+        // while it runs, the scheduler would assign its GPUs again.
         if DELETE_TIMEOUT <= start.elapsed()
             || there.iter().all(|object| is_deletion_overdue(object, now))
         {
@@ -150,7 +146,7 @@ async fn delete_kind(
             let more = there.len().saturating_sub(names.len());
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             return Err(format!(
-                "{} {}{more} are deleted and do not go (is their node, or a controller, away?)",
+                "{} {}{more} are deleted but still exist (is their node or a controller down?)",
                 kind.plural(),
                 names.join(", ")
             ));
@@ -159,7 +155,7 @@ async fn delete_kind(
     }
 }
 
-/// Whether it was deleted so long ago that waiting once more is of no use.
+/// Whether it was deleted so long ago that another wait is useless.
 fn is_deletion_overdue(object: &Value, now: i64) -> bool {
     let at = object["metadata"]["deletionTimestamp"].as_str();
     let at = at.and_then(|at| at.parse::<jiff::Timestamp>().ok());
@@ -178,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_deleted_long_ago_is_not_waited_for_again() {
+    fn an_object_deleted_long_ago_is_not_waited_for_again() {
         let deleted = |at: &str| json!({"metadata": {"deletionTimestamp": at}});
         assert!(is_deletion_overdue(&deleted("1970-01-01T00:00:10Z"), 71));
         assert!(!is_deletion_overdue(&deleted("1970-01-01T00:00:10Z"), 70));
@@ -186,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_that_is_written_on_an_object_is_read_again() {
+    fn the_owner_annotation_is_read_back() {
         let stamp = ClockStamp { boot: "b".to_owned(), uptime_s: 1.25, ..ClockStamp::default() };
         let origin =
             manifest::ManifestOwner { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };

@@ -18,7 +18,6 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 /// How long a cancelled job may take to end: Slurm's KillWait is 30 s.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Cancels jobs, restores drains and removes reservations.
@@ -63,8 +62,7 @@ impl<'a> SlurmRelease<'a> {
         }
     }
 
-    /// Whether the scheduler no longer lists this allocation. A query that fails is not
-    /// a proof of that.
+    /// Whether the scheduler no longer lists this allocation. A failed query does not prove that.
     pub(in crate::gate) async fn is_released(&self, name: &str, kind: HoldKind) -> bool {
         match kind {
             HoldKind::Reservation => self.commands.is_reserved(name).await.is_ok_and(|is| !is),
@@ -73,9 +71,9 @@ impl<'a> SlurmRelease<'a> {
         }
     }
 
-    /// Drains the nodes again that were resumed inside a reservation, and removes it. Where a
-    /// process that was killed sent the resumption a moment ago (`may_land`), the controller
-    /// may still carry it out: until then the reservation keeps users off the nodes.
+    /// Drains the nodes again that were resumed inside a reservation, and removes it. If a killed
+    /// process sent the resumption recently (`may_land`), the controller may still apply it: until
+    /// then the reservation keeps users off the nodes.
     pub(in crate::gate) async fn remove_reservation(
         &self,
         name: &str,
@@ -84,14 +82,14 @@ impl<'a> SlurmRelease<'a> {
     ) -> Result<String, String> {
         if !drained.is_empty() {
             self.restore_drains(drained).await?;
-            // A drain that was acknowledged may yet be lost, and the reservation is
-            // all that keeps users off these nodes then.
+            // An acknowledged drain may still be lost, and then only the reservation keeps users
+            // off these nodes.
             sleep(self.timeouts.persist).await;
             self.restore_drains(drained).await?;
             if may_land {
                 return Err(format!(
-                    "its nodes are drained again, and what its process sent before it ended may be \
-                     carried out for {} s; until then the reservation stays",
+                    "its nodes are drained again, and a request that its process sent before it \
+                     ended may be carried out for {} s; until then the reservation stays",
                     self.timeouts.in_flight.as_secs()
                 ));
             }
@@ -103,13 +101,13 @@ impl<'a> SlurmRelease<'a> {
                 let nodes: Vec<NodeName> = drained.iter().map(|(node, _)| node.clone()).collect();
                 Ok(format!("{} drained again, the reservation is gone", fold_nodes(&nodes)))
             }
-            (Ok(true), Ok(())) => Err("it was removed and is still there".to_owned()),
+            (Ok(true), Ok(())) => Err("it was removed but still exists".to_owned()),
             (Ok(true), Err(failure)) | (Err(failure), _) => Err(failure.message),
         }
     }
 
-    /// Drains those nodes again that are not drained yet, and waits until the drain
-    /// shows: an error does not mean "not done", an answer does not mean "done".
+    /// Drains the remaining nodes again, and waits until the drains are visible: an error does not
+    /// mean "not done", and an answer does not mean "done".
     async fn restore_drains(&self, drained: &[(NodeName, String)]) -> Result<(), String> {
         let nodes: Vec<NodeName> = drained.iter().map(|(node, _)| node.clone()).collect();
         let start = Instant::now();
@@ -123,7 +121,7 @@ impl<'a> SlurmRelease<'a> {
             }
             if self.timeouts.settle.max(CANCEL_TIMEOUT) <= start.elapsed() {
                 let left: Vec<NodeName> = open.into_values().flatten().collect();
-                let why = last_error.unwrap_or_else(|| "it does not show".to_owned());
+                let why = last_error.unwrap_or_else(|| "it is not visible".to_owned());
                 return Err(format!("{} cannot be drained again: {why}", fold_nodes(&left)));
             }
             for (reason, nodes) in open {
@@ -139,8 +137,8 @@ impl<'a> SlurmRelease<'a> {
     }
 }
 
-/// The nodes that are not drained again yet, by reason. A node that Slurm no longer
-/// knows needs no drain; a node that could not be read may need one.
+/// The nodes that are not drained again yet, by reason. A node that Slurm no longer lists needs no
+/// drain; a node that could not be read may need one.
 fn undrained_nodes<'d>(
     drained: &'d [(NodeName, String)],
     live: &SchedulerSnapshot,
@@ -162,7 +160,7 @@ mod tests {
     use model::scheduler_snapshot::SchedulerNode;
 
     #[test]
-    fn a_node_that_could_not_be_read_is_not_taken_for_one_that_is_gone() {
+    fn an_unreadable_node_does_not_count_as_missing() {
         let drained: Vec<(NodeName, String)> =
             ["n1", "n2", "n3"].map(|node| (node.into(), "ours".to_owned())).to_vec();
         let nodes = [("n1", &["IDLE", "DRAIN"][..]), ("n2", &["IDLE"][..])];

@@ -1,7 +1,7 @@
-//! The calls of Slurm's programs that make, find and end jobs and reservations.
+//! Calls of Slurm's programs that create, find and end jobs and reservations.
 //!
-//! Each is bounded in time. One that fails may have done its work all the same;
-//! whoever needs to know looks for what it should have made.
+//! Each has a time limit. A failed call may have had its effect; the caller checks for the object
+//! if that matters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,20 +20,19 @@ use node::exec;
 use node::exec::ProcessRequest;
 use readers::claims::slurm::nodes;
 
-/// How much longer than Slurm itself a program may take: a controller that
-/// hangs is noticed after MessageTimeout, 10 s.
+/// How much longer than Slurm's own limit a program may take: it detects a hanging controller after
+/// MessageTimeout, 10 s.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// How often a job that does not start is looked at.
+/// The interval between polls of a job that does not start.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);
 
-/// What salloc says when it has a job, before its number.
+/// The text before the job number in salloc's output.
 const GRANTED_PREFIX: &str = "Granted job allocation ";
 
-/// What Slurm says when nodes are not free now, and may be later
-/// (seen on 26.05 and 24.11). A timed-out connection is what salloc tells when
-/// it waited as long as `--immediate` says; whether the controller is there,
-/// reading it again finds out.
+/// Slurm's messages about nodes that are not free now and may be later (seen on 26.05 and 24.11).
+/// salloc reports a connection timeout after waiting as long as `--immediate` allows; another
+/// reading finds out if the controller answers.
 const BUSY_MESSAGES: &[&str] = &[
     "nodes are busy",
     "node not available",
@@ -41,16 +40,16 @@ const BUSY_MESSAGES: &[&str] = &[
     "unable to allocate resources: connection timed out",
 ];
 
-/// Why a program did not do what it was asked.
+/// The failure of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlurmCommandFailure {
-    /// What it said, as it can be shown.
+    /// The program's message, cleaned for display.
     pub(super) message: String,
-    /// The nodes are not free, and that is all.
+    /// The nodes are not free; there is no other problem.
     pub(super) is_busy: bool,
 }
 
-/// Slurm's programs, and how long one may take.
+/// Slurm's commands, with the time limit of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlurmCommands<'a> {
     pub(super) programs: &'a SlurmPrograms,
@@ -58,7 +57,7 @@ pub(super) struct SlurmCommands<'a> {
 }
 
 impl SlurmCommands<'_> {
-    /// Runs one to its end: what it printed on both streams.
+    /// Runs a command to its end, and returns the output on both streams.
     async fn run_command(
         &self,
         argv: Vec<String>,
@@ -74,12 +73,12 @@ impl SlurmCommands<'_> {
             },
             message: format!("{name}: {what}"),
         };
-        // Comments and lists of nodes hold names from elsewhere.
+        // Comments and node lists contain names from other sources.
         let (program, words) = argv.split_at(argv.len().min(at + 1));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let argv = remote_shell::quote_argv(program, self.programs.remote_shell, &words)
             .map_err(&failed)?;
-        let (_nobody, stop) = watch::channel(false);
+        let (_sender, stop) = watch::channel(false);
         let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         let finished = exec::run(&request, stop).await.map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
@@ -92,13 +91,13 @@ impl SlurmCommands<'_> {
             }
             ProcessEnding::TimedOut => Err(failed(format!("no answer within {:.0?}", limit))),
             ending => Err(failed(match error_lines(&stderr) {
-                Some(said) => said,
+                Some(output) => output,
                 None => ending.to_string(),
             })),
         }
     }
 
-    /// Makes a job; its number.
+    /// Creates a job and returns its number.
     pub(super) async fn allocate(
         &self,
         slurm: &SlurmLauncher,
@@ -114,7 +113,7 @@ impl SlurmCommands<'_> {
                     made = &mut making => break made,
                     () = sleep(POLL_INTERVAL) => {}
                 }
-                // Asked for beside it: salloc itself does not tell what it waits for.
+                // Queried in parallel: salloc itself does not report the reason of the wait.
                 tokio::select! {
                     made = &mut making => break made,
                     why = self.pending_reason(job.name) => pending = why.or(pending),
@@ -134,12 +133,12 @@ impl SlurmCommands<'_> {
             (!digits.is_empty()).then_some(digits)
         });
         number.ok_or_else(|| SlurmCommandFailure {
-            message: format!("salloc does not say which job it made: {}", clean(&stderr)),
+            message: format!("salloc did not report the number of its job: {}", clean(&stderr)),
             is_busy: false,
         })
     }
 
-    /// The jobs of this name that are not over: number and state.
+    /// The number and state of every unfinished job of this name.
     pub(super) async fn list_jobs(
         &self,
         name: &str,
@@ -152,7 +151,7 @@ impl SlurmCommands<'_> {
         Ok(jobs.map(|(number, state)| (number.to_owned(), state.trim().to_owned())).collect())
     }
 
-    /// What the job of this name that has not started is waiting for.
+    /// The reason why the job of this name has not started.
     async fn pending_reason(&self, name: &str) -> Option<String> {
         let mut argv = self.programs.squeue.clone();
         argv.extend(["--noheader".to_owned(), "--all".to_owned(), format!("--name={name}")]);
@@ -162,14 +161,14 @@ impl SlurmCommands<'_> {
         (why != "None").then_some(why)
     }
 
-    /// Ends the jobs of this name.
+    /// Cancels the jobs of this name.
     pub(super) async fn cancel(&self, name: &str) -> Result<(), SlurmCommandFailure> {
         let mut argv = self.programs.scancel.clone();
         argv.push(format!("--name={name}"));
         self.run_command(argv, self.limit).await.map(drop)
     }
 
-    /// Makes a maintenance reservation, for so many minutes.
+    /// Creates a maintenance reservation of so many minutes.
     pub(super) async fn reserve(
         &self,
         name: &str,
@@ -188,7 +187,7 @@ impl SlurmCommands<'_> {
         self.run_command(argv, self.limit).await.map(drop)
     }
 
-    /// Has a reservation end so many minutes from now.
+    /// Sets the end of a reservation to so many minutes from now.
     pub(super) async fn renew(&self, name: &str, minutes: u64) -> Result<(), SlurmCommandFailure> {
         let mut argv = self.programs.scontrol.clone();
         argv.extend(["update".to_owned(), "reservation".to_owned()]);
@@ -196,7 +195,7 @@ impl SlurmCommands<'_> {
         self.run_command(argv, self.limit).await.map(drop)
     }
 
-    /// Whether there is a reservation of this name.
+    /// Whether a reservation of this name exists.
     pub(super) async fn is_reserved(&self, name: &str) -> Result<bool, SlurmCommandFailure> {
         let mut argv = self.programs.scontrol.clone();
         argv.extend(["show", "reservation", "--oneliner"].map(str::to_owned));
@@ -205,15 +204,13 @@ impl SlurmCommands<'_> {
         Ok(listed.lines().any(|line| line.split_whitespace().next() == Some(&own)))
     }
 
-    /// Removes a reservation.
     pub(super) async fn unreserve(&self, name: &str) -> Result<(), SlurmCommandFailure> {
         let mut argv = self.programs.scontrol.clone();
         argv.extend(["delete".to_owned(), format!("ReservationName={name}")]);
         self.run_command(argv, self.limit).await.map(drop)
     }
 
-    /// How many GPUs Slurm says these nodes have; nothing of nodes of which it
-    /// says nothing.
+    /// The number of GPUs of these nodes as Slurm reports it; nodes without a report are absent.
     pub(super) async fn read_gpu_counts(&self, wanted: &[NodeName]) -> BTreeMap<NodeName, u32> {
         let mut argv = self.programs.scontrol.clone();
         argv.extend([
@@ -225,8 +222,8 @@ impl SlurmCommands<'_> {
         let Ok((text, _)) = self.run_command(argv, self.limit).await else {
             return BTreeMap::new();
         };
-        let said = nodes::read("scontrol show node", &text);
-        said.nodes.into_iter().filter_map(|(name, node)| Some((name, node.gpus?))).collect()
+        let listing = nodes::read("scontrol show node", &text);
+        listing.nodes.into_iter().filter_map(|(name, node)| Some((name, node.gpus?))).collect()
     }
 }
 
@@ -235,8 +232,8 @@ pub(super) fn fold_nodes(nodes: &[NodeName]) -> String {
     hostlist::fold(nodes.iter().map(NodeName::as_str))
 }
 
-/// Whether what a job waits for is that its nodes are not free (`squeue(1)`, JOB
-/// REASON CODES): everything else is about the job and not about its nodes.
+/// Whether a job waits because its nodes are not free (`squeue(1)`, JOB REASON CODES): every other
+/// reason concerns the job and not its nodes.
 fn is_about_nodes(why: &str) -> bool {
     const NODES: &[&str] = &["Resources", "Priority", "Nodes", "ReqNodeNotAvail", "Reservation"];
     NODES.iter().any(|words| why.starts_with(words))
@@ -247,7 +244,7 @@ fn is_program(word: &str) -> bool {
     ["srun", "salloc", "scancel", "squeue", "scontrol"].contains(&name)
 }
 
-/// The lines that say what is wrong, without those that tell of progress.
+/// The error lines, without those about progress.
 fn error_lines(stderr: &str) -> Option<String> {
     let lines: Vec<String> = stderr.lines().map(clean).filter(|line| !line.is_empty()).collect();
     let errors: Vec<&String> = lines.iter().filter(|line| line.contains("error")).collect();
@@ -257,8 +254,8 @@ fn error_lines(stderr: &str) -> Option<String> {
     }
 }
 
-/// Nodes that are not in the launcher's partition, and would keep all others from getting
-/// a job. Where no node shows the partition it may be hidden, and nothing is known.
+/// Nodes outside the launcher's partition, which would keep all others from getting a job. If no
+/// node lists the partition, it may be hidden, and the result is empty.
 pub(super) fn nodes_outside_partition(
     partition: Option<&str>,
     all: &[NodeName],
@@ -281,18 +278,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_may_wait_for_other_things_than_its_nodes() {
+    fn a_job_may_wait_for_reasons_other_than_its_nodes() {
         let nodes = "ReqNodeNotAvail, UnavailableNodes:node0003";
         assert!(is_about_nodes("Resources") && is_about_nodes(nodes));
         assert!(!is_about_nodes("PartitionTimeLimit") && !is_about_nodes("AccountNotAllowed"));
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_the_progress_before() {
+    fn an_error_is_reported_without_the_progress_lines() {
         let stderr = "salloc: Pending job allocation 3\nsalloc: error: Job submit/allocate failed: \
                       Invalid account\nsalloc: Job allocation 3 has been revoked.\n";
-        let said = error_lines(stderr).expect("a line");
-        assert_eq!(said, "salloc: error: Job submit/allocate failed: Invalid account");
+        let message = error_lines(stderr).expect("a line");
+        assert_eq!(message, "salloc: error: Job submit/allocate failed: Invalid account");
         assert_eq!(error_lines(" \n"), None);
         assert_eq!(error_lines("sh: 1: x\n").as_deref(), Some("sh: 1: x"));
     }

@@ -240,15 +240,15 @@ mod tests {
     }
 
     async fn send_request(address: SocketAddr) -> String {
-        let mut asking = TcpStream::connect(address).await.expect("connected");
-        asking.write_all(REQUEST).await.expect("asked");
+        let mut client = TcpStream::connect(address).await.expect("connected");
+        client.write_all(REQUEST).await.expect("sent");
         let mut answer = String::new();
-        asking.read_to_string(&mut answer).await.expect("answered");
+        client.read_to_string(&mut answer).await.expect("received");
         answer
     }
 
     #[test]
-    fn hundreds_of_half_requests_keep_nobody_from_an_answer() {
+    fn hundreds_of_partial_requests_do_not_block_a_client() {
         within(async {
             // Timeouts play no part here: a new client is served while all others are
             // open.
@@ -257,7 +257,7 @@ mod tests {
             let mut halves = Vec::new();
             for number in 0..400 {
                 let mut half = TcpStream::connect(address).await.expect("connected");
-                half.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await.expect("said");
+                half.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await.expect("sent");
                 halves.push(half);
                 if number % 40 == 39 {
                     let answer = send_request(address).await;
@@ -270,36 +270,36 @@ mod tests {
             let mut rest = Vec::new();
             let _ = halves[0].read_to_end(&mut rest).await;
             let last = halves.last_mut().expect("one");
-            last.write_all(b"x\r\nConnection: close\r\n\r\n").await.expect("said");
+            last.write_all(b"x\r\nConnection: close\r\n\r\n").await.expect("sent");
             let mut answer = String::new();
-            last.read_to_string(&mut answer).await.expect("answered");
+            last.read_to_string(&mut answer).await.expect("received");
             assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
         });
     }
 
     #[test]
-    fn half_a_request_is_not_waited_for_and_a_whole_one_is_answered() {
+    fn a_partial_request_times_out_and_a_complete_one_is_answered() {
         within(async {
             let asking = Duration::from_millis(200);
             let address =
                 open_server(64, ConnectionTimeouts { request_head: asking, total: LONG }).await;
             let mut half = TcpStream::connect(address).await.expect("connected");
-            half.write_all(b"GET / HTTP/1.1\r\n").await.expect("said");
+            half.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
             let mut whole = TcpStream::connect(address).await.expect("connected");
-            whole.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("said");
+            whole.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
             let mut rest = Vec::new();
             // Closed or reset, but not kept open.
             let _ = half.read_to_end(&mut rest).await;
             // After a request, a connection may send another one past the head timeout.
-            whole.write_all(REQUEST).await.expect("asked again");
+            whole.write_all(REQUEST).await.expect("sent again");
             let mut answers = String::new();
-            whole.read_to_string(&mut answers).await.expect("answered");
+            whole.read_to_string(&mut answers).await.expect("received");
             assert_eq!(answers.matches("here").count(), 2, "{answers}");
         });
     }
 
     #[test]
-    fn those_who_say_nothing_keep_nobody_out_for_long() {
+    fn silent_clients_do_not_block_others_for_long() {
         within(async {
             let lasts = Duration::from_millis(200);
             let address =

@@ -26,7 +26,6 @@ const MAX_CONNECTIONS: usize = 64;
 const TIMEOUTS: ConnectionTimeouts =
     ConnectionTimeouts { request_head: Duration::from_secs(2), total: Duration::from_secs(20) };
 
-/// State of the handlers.
 #[derive(Clone, Debug)]
 struct WatchHttpState {
     vitals: Arc<WatchMetrics>,

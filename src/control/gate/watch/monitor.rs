@@ -59,10 +59,10 @@ pub fn start_monitor(
 ) -> io::Result<()> {
     std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
         let (mut latest, mut alarms) = (LatestRuns::default(), DriftAlarms::default());
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         loop {
             let claims = vitals.claims();
-            monitor.update(&mut latest, &mut alarms, &vitals, &mut told, &say);
+            monitor.update(&mut latest, &mut alarms, &vitals, &mut reported, &say);
             std::thread::sleep(if claims.is_some() {
                 monitor.interval
             } else {
@@ -79,7 +79,7 @@ impl MetricsMonitor {
         latest: &mut LatestRuns,
         alarms: &mut DriftAlarms,
         vitals: &WatchMetrics,
-        told: &mut BTreeSet<String>,
+        reported: &mut BTreeSet<String>,
         say: &impl Fn(&str),
     ) {
         let claims = vitals.claims();
@@ -102,10 +102,10 @@ impl MetricsMonitor {
             },
         );
         let troubles: BTreeSet<String> = shown.troubles.iter().cloned().collect();
-        for trouble in troubles.difference(told) {
+        for trouble in troubles.difference(reported) {
             say(trouble);
         }
-        *told = troubles;
+        *reported = troubles;
         vitals.set_cached_families(metrics::build_families(&shown.state, self.max_nodes));
         // Only the active instance notifies; otherwise every instance would.
         if let (Some(aside), true) = (&self.notifier, vitals.is_leading()) {

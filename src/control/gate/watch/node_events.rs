@@ -122,15 +122,15 @@ fn node_name(node: &Node) -> String {
 /// A hash of the fields that decisions depend on. Heartbeats do not change it.
 fn fingerprint(node: &Node) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let ours = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
+    let fabricgate_entries = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
         let all = map.iter().flatten().filter(|(key, _)| key.starts_with(FABRICGATE_PREFIX));
         all.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     let metadata = &node.metadata;
     metadata.uid.hash(&mut hasher);
     metadata.deletion_timestamp.is_some().hash(&mut hasher);
-    ours(&metadata.labels).hash(&mut hasher);
-    ours(&metadata.annotations).hash(&mut hasher);
+    fabricgate_entries(&metadata.labels).hash(&mut hasher);
+    fabricgate_entries(&metadata.annotations).hash(&mut hasher);
     if let Some(spec) = &node.spec {
         spec.unschedulable.hash(&mut hasher);
         for taint in spec.taints.iter().flatten() {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_and_others_labels_ask_for_no_look_and_what_matters_does() {
+    fn only_relevant_changes_trigger_an_observation() {
         let usual = node(|_| {});
         let beat = node(|it| {
             it["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:10Z".into();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_client_is_made_only_where_the_server_does_not_know_us() {
+    async fn a_new_client_is_created_only_after_rejected_credentials() {
         for (code, ends) in [(401, true), (403, false), (500, false)] {
             let (poke, _pokes) = mpsc::channel(1);
             let vitals = WatchMetrics::default();

@@ -96,10 +96,10 @@ impl WatchObserver {
         state: &WatchState,
     ) -> Result<WatchObservation, String> {
         let began = Instant::now();
-        let looked = self.observe_nodes(watch, state).await;
+        let observed = self.observe_nodes(watch, state).await;
         self.last_duration = began.elapsed();
-        watch.metrics.record_observation(looked.is_ok());
-        looked
+        watch.metrics.record_observation(observed.is_ok());
+        observed
     }
 
     async fn observe_nodes(
@@ -156,11 +156,11 @@ impl WatchObserver {
             watch.settings.ahead_s,
             &now,
         );
-        let said = (event, due.jobs.clone());
-        let news = self.last_emitted.as_ref() != Some(&said);
+        let emitted = (event, due.jobs.clone());
+        let news = self.last_emitted.as_ref() != Some(&emitted);
         if news {
-            (watch.emit)(said.0.clone());
-            self.last_emitted = Some(said);
+            (watch.emit)(emitted.0.clone());
+            self.last_emitted = Some(emitted);
         }
         let troubles: BTreeSet<String> =
             live.troubles.iter().chain(known.unreadable.values()).cloned().collect();
@@ -182,11 +182,11 @@ impl WatchObserver {
         wrong: MarkCorrections,
         term: Option<&LeaseTerm>,
     ) {
-        let MarkCorrections { live, marks: said, taints } = wrong;
+        let MarkCorrections { live, marks: reasons, taints } = wrong;
         if !watch.apply {
             let taints =
                 taints.iter().map(|(node, _)| (node.clone(), STARTUP_TAINT_REASON.to_owned()));
-            let all: BTreeMap<NodeName, String> = said.into_iter().chain(taints).collect();
+            let all: BTreeMap<NodeName, String> = reasons.into_iter().chain(taints).collect();
             if all != self.emitted_marks {
                 emit_marks(watch, all.iter().map(|(node, why)| (node, why.as_str(), None)));
                 self.emitted_marks = all;
@@ -194,7 +194,7 @@ impl WatchObserver {
             return;
         }
         let rests = self.marks_retry_after.is_some_and(|until| Instant::now() < until);
-        if rests || (said.is_empty() && taints.is_empty()) {
+        if rests || (reasons.is_empty() && taints.is_empty()) {
             return;
         }
         self.marks_retry_after = None;
@@ -220,7 +220,7 @@ impl WatchObserver {
         let _ = journal.append_all(mark_reassertion::condition_events(&done, journal.state()));
         let tainted = write_startup_taints(scheduler, taints, journal.state(), watch.policy).await;
         drop(journal);
-        let whys: BTreeMap<NodeName, String> = said.into_iter().collect();
+        let whys: BTreeMap<NodeName, String> = reasons.into_iter().collect();
         let taints = done.len()..done.len() + tainted.len();
         done.extend(tainted);
         let is_done =
@@ -229,11 +229,11 @@ impl WatchObserver {
             self.marks_retry_after = Some(Instant::now() + MARK_RETRY_INTERVAL);
         }
         watch.metrics.count_expired_marks(done.iter().filter(|it| is_done(it)).count());
-        let told = done.iter().enumerate().map(|(at, it)| {
-            let said = whys.get(&it.node).filter(|_| !taints.contains(&at));
-            (&it.node, said.map_or(STARTUP_TAINT_REASON, String::as_str), Some(it.detail.as_str()))
+        let lines = done.iter().enumerate().map(|(at, it)| {
+            let why = whys.get(&it.node).filter(|_| !taints.contains(&at));
+            (&it.node, why.map_or(STARTUP_TAINT_REASON, String::as_str), Some(it.detail.as_str()))
         });
-        emit_marks(watch, told);
+        emit_marks(watch, lines);
     }
 
     /// Reads the claims again if they are too old. If the sources fail, the earlier
@@ -287,17 +287,16 @@ async fn write_startup_taints(
 
 /// Reads claims in a thread: sources block on servers and programs.
 async fn fetch_in_thread(claims: &ClaimsFetcher) -> Result<Claims, String> {
-    let (answer, answered) = oneshot::channel();
+    let (answer, received) = oneshot::channel();
     let claims = ClaimsFetcher::clone(claims);
     let thread = std::thread::Builder::new().name("claims".to_owned()).spawn(move || {
         // An error means that the receiver is gone.
         let _ = answer.send(claims());
     });
     thread.map_err(|error| format!("cannot start the thread that reads claims: {error}"))?;
-    answered.await.map_err(|_| "the thread that reads claims ended without an answer".to_owned())?
+    received.await.map_err(|_| "the thread that reads claims ended without an answer".to_owned())?
 }
 
-/// The certificates on disk.
 struct CertificatesOnDisk {
     certificates: BTreeMap<NodeName, Certificate>,
     unreadable: BTreeMap<NodeName, String>,
@@ -327,10 +326,10 @@ fn group_deferred(not_due: &BTreeMap<NodeName, String>) -> Vec<DeferredNodes> {
     for (node, why) in not_due {
         by_why.entry(why).or_default().push(node.as_str());
     }
-    let told = by_why.into_iter().map(|(why, nodes)| DeferredNodes {
+    let groups = by_why.into_iter().map(|(why, nodes)| DeferredNodes {
         why: why.to_owned(),
         count: nodes.len(),
         nodes: hostlist::fold(nodes),
     });
-    told.collect()
+    groups.collect()
 }

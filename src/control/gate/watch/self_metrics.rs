@@ -110,9 +110,14 @@ impl Default for WatchMetrics {
         let breaker = gauge("breaker_tripped", "1 if only releases are allowed until a reset");
         let running = gauge("jobs_running", "Running jobs");
         let leading = gauge("leading", "1 if this instance is the active one");
-        let last_look = Gauge::default();
+        let last_observation = Gauge::default();
         let help = "When the scheduler was last read and a decision made";
-        registry.register_with_unit("last_look_timestamp", help, Unit::Seconds, last_look.clone());
+        registry.register_with_unit(
+            "last_look_timestamp",
+            help,
+            Unit::Seconds,
+            last_observation.clone(),
+        );
         let success = GaugeFamily::default();
         let help = "When a job of this profile last passed";
         registry.register_with_unit(
@@ -126,7 +131,7 @@ impl Default for WatchMetrics {
             registry.register(name, help, family.clone());
             family
         };
-        let looks = counters("looks", "Times that the scheduler was read, by result");
+        let observations = counters("observations", "Times that the scheduler was read, by result");
         let started = counters("jobs_started", "Jobs that were started, by profile");
         let ended = counters("jobs_ended", "Jobs that ended, by profile and outcome");
         let watched = counters("watch_events", "Events of the watch on nodes, by result");
@@ -135,8 +140,8 @@ impl Default for WatchMetrics {
         let build: GaugeFamily = Family::default();
         registry.register("build_info", "The version that runs", build.clone());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
-        let shelf = CachedFamilies::default();
-        registry.register_collector(Box::new(shelf.clone()));
+        let cached = CachedFamilies::default();
+        registry.register_collector(Box::new(cached.clone()));
         let never = WatchTimes {
             last_turn_s: uptime_s(),
             last_observation_s: -1.0,
@@ -144,7 +149,7 @@ impl Default for WatchMetrics {
             is_standby: false,
         };
         Self {
-            cached: shelf,
+            cached,
             claims: Mutex::new(None),
             times: Mutex::new(never),
             registry,
@@ -158,8 +163,8 @@ impl Default for WatchMetrics {
             breaker,
             running,
             leading,
-            observations: looks,
-            last_observation: last_look,
+            observations: observations,
+            last_observation: last_observation,
             started,
             ended,
             success,
@@ -368,7 +373,7 @@ mod tests {
     use model::watch::{DueReason, JobOutcome, WatchJob};
 
     #[test]
-    fn names_have_the_prefix_and_units_and_no_node_is_named() {
+    fn names_have_the_prefix_and_units_and_no_node_label() {
         let vitals = WatchMetrics::default();
         vitals.record_observation(true);
         vitals.set_leading(true);
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_dashboard_and_documentation_name_what_is_shown_and_nothing_else() {
+    fn rules_dashboard_and_documentation_name_exactly_the_exported_metrics() {
         let shown = exported_names();
         for file in [
             "ci/monitoring/alerts.yml",
@@ -439,9 +444,9 @@ mod tests {
             "docs/monitoring.md",
             "docs/watch.md",
         ] {
-            let strange: Vec<String> =
+            let unknown: Vec<String> =
                 metric_names(&read_repo_file(file)).difference(&shown).cloned().collect();
-            assert!(strange.is_empty(), "{file} names what nobody shows: {strange:?}");
+            assert!(unknown.is_empty(), "{file} names metrics that are not exported: {unknown:?}");
         }
         for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {
             let text = read_repo_file(file);
@@ -452,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_says_of_every_gauge_what_the_code_says() {
+    fn the_documentation_describes_every_gauge_as_the_code_does() {
         let text = read_repo_file("docs/monitoring.md");
         for it in definitions::ALL {
             let labels: Vec<String> = it.labels.iter().map(|it| format!("`{it}`")).collect();
@@ -468,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_as_it_happens_is_not_shown_twice() {
+    fn live_metrics_are_not_exported_twice() {
         let vitals = WatchMetrics::default();
         let state = metrics::MetricsState {
             gate: Some(metrics::GateMetricsState::default()),
@@ -484,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn drains_of_our_form_are_counted_that_no_journal_knows() {
+    fn drains_with_a_fabricgate_reason_that_the_journal_lacks_are_counted() {
         let vitals = WatchMetrics::default();
         let mut live = SchedulerSnapshot::default();
         for (name, state, reason) in [
@@ -505,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_knowingly_is_ready_and_who_knows_nothing_is_not() {
+    fn a_known_standby_is_ready_and_an_unknown_state_is_not() {
         let vitals = WatchMetrics::default();
         assert!(vitals.check_readiness(60.0).is_err());
         vitals.set_standby(true);

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_was_taken_over_may_write_nothing_wherever_it_runs() {
+    fn a_job_that_was_taken_over_may_not_write_on_any_host() {
         let folder = tempfile::tempdir().expect("a folder");
         let started = StartedJob {
             job: "admit-1".to_owned(),
@@ -233,6 +233,6 @@ mod tests {
         state.write(folder.path()).expect("written");
         assert!(explain_disowned_job(folder.path(), "admit-1").is_some());
         fs::write(folder.path().join(STATE_FILE), "{").expect("written");
-        assert!(explain_disowned_job(folder.path(), "admit-1").is_some(), "nobody knows");
+        assert!(explain_disowned_job(folder.path(), "admit-1").is_some(), "unknown");
     }
 }

@@ -1,4 +1,4 @@
-//! The loop, with a scheduler in memory and a stand-in for the program.
+//! The watch loop, with an in-memory scheduler and a script in place of the program.
 
 use std::cell::RefCell;
 use std::fs;
@@ -157,15 +157,15 @@ fn ended_jobs(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
 }
 
 fn messages(events: &[WatchEvent]) -> Vec<String> {
-    let said = |event: &WatchEvent| match event {
+    let message = |event: &WatchEvent| match event {
         WatchEvent::Said { line, .. } => Some(line.clone()),
         _ => None,
     };
-    events.iter().filter_map(said).collect()
+    events.iter().filter_map(message).collect()
 }
 
 #[test]
-fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
+fn one_decision_runs_its_job_and_exits_with_the_jobs_code() {
     let stand = WatchFixture::with_script(2, "echo \"$@\"; exit 3");
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 3, "{events:#?}");
@@ -174,20 +174,20 @@ fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
     let state = stand.state();
     assert!(state.jobs.is_empty());
     assert_eq!(state.attempts.nodes.len(), 2);
-    // The second time they rest.
+    // The second time, the nodes rest.
     let (result, events) = stand.run(|_| false);
     assert_eq!((result.expect("ended"), ended_jobs(&events).len()), (0, 0), "{events:#?}");
 }
 
 #[test]
-fn everything_that_a_job_printed_is_told_and_its_last_line_needs_no_end() {
+fn all_output_of_a_job_is_reported_including_an_unterminated_last_line() {
     // More than one read reports, all of it right before the end.
     let lines = "head -c 200000 /dev/zero | tr '\\0' a | fold -w 1000";
     let stand = WatchFixture::with_script(1, &format!("{lines}; echo; printf bye"));
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 0);
-    let said = messages(&events);
-    assert_eq!((said.len(), said.last().map(String::as_str)), (201, Some("bye")));
+    let lines = messages(&events);
+    assert_eq!((lines.len(), lines.last().map(String::as_str)), (201, Some("bye")));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn without_apply_nothing_is_started_and_nothing_written() {
 }
 
 #[test]
-fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_node() {
+fn a_stop_lets_a_job_finish_and_does_not_count_against_its_node() {
     let script = "trap 'echo concluded; exit 6' TERM; echo ready; while :; do sleep 0.05; done";
     let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, script) };
     let (result, events) =
@@ -209,11 +209,11 @@ fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_nod
     // The shell may report its own children, which are stopped like it.
     assert_eq!(messages(&events).last().expect("words"), "concluded");
     assert_eq!(ended_jobs(&events), [(Some(6), JobOutcome::Refused)]);
-    assert!(stand.state().attempts.nodes.is_empty(), "it is due again at once");
+    assert!(stand.state().attempts.nodes.is_empty(), "it is due again immediately");
 }
 
 #[test]
-fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
+fn a_killed_job_counts_as_attempted_and_is_not_restarted_immediately() {
     let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, "kill -9 $$") };
     let looks = RefCell::new(0);
     let (_, events) = stand.run(|event| {
@@ -228,7 +228,7 @@ fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
 }
 
 #[test]
-fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
+fn jobs_of_a_dead_watch_are_ended_and_not_started_twice() {
     let stand = WatchFixture::with_script(1, "echo again");
     let (name, log) = ("admit-1-2-3", stand.path("left.log"));
     let file = fs::File::create(&log).expect("a log");
@@ -253,7 +253,7 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
         });
         state.write(stand.folder.path()).expect("written");
         // A parent process reaps it when it dies.
-        let (_nobody, end) = watch::channel(false);
+        let (_sender, end) = watch::channel(false);
         let grace = watch::channel(Duration::ZERO).1;
         let reaped = tokio::spawn(async move { left.wait_or_stop(end, &grace).await });
         let notes = state.take_over(Duration::from_secs(10)).await;
@@ -275,13 +275,13 @@ fn a_second_instance_of_a_folder_waits_and_one_decision_is_refused() {
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
     let waits = WatchFixture { once: false, ..stand };
     let (result, events) = waits.run(|event| matches!(event, WatchEvent::Waiting { .. }));
-    assert_eq!(result.expect("told to end"), 0);
+    assert_eq!(result.expect("stopped"), 0);
     assert_eq!(ended_jobs(&events), []);
     drop(lock);
 }
 
 #[test]
-fn a_scheduler_that_does_not_answer_is_told_and_nothing_is_started() {
+fn a_silent_scheduler_is_reported_and_no_job_is_started() {
     let stand = WatchFixture::with_script(1, "true");
     stand.fake.silent.set(true);
     let (result, events) = stand.run(|_| false);
@@ -289,11 +289,11 @@ fn a_scheduler_that_does_not_answer_is_told_and_nothing_is_started() {
     assert_eq!(ended_jobs(&events), []);
     let stays = WatchFixture { once: false, ..stand };
     let (result, _) = stays.run(|event| matches!(event, WatchEvent::Trouble { .. }));
-    assert_eq!(result.expect("told to end"), 0);
+    assert_eq!(result.expect("stopped"), 0);
 }
 
 #[test]
-fn a_state_that_cannot_be_read_is_not_thrown_away() {
+fn an_unreadable_state_is_not_discarded() {
     let stand = WatchFixture::with_script(1, "true");
     fs::write(stand.path(state::STATE_FILE), "{").expect("written");
     let error = stand.run(|_| false).0.expect_err("refused").to_string();
@@ -302,7 +302,7 @@ fn a_state_that_cannot_be_read_is_not_thrown_away() {
 }
 
 #[test]
-fn old_logs_go_and_new_ones_stay() {
+fn old_logs_are_removed_and_new_ones_stay() {
     let stand = WatchFixture::with_script(1, "echo one");
     let logs = stand.path(jobs::LOG_FOLDER);
     fs::create_dir_all(&logs).expect("a folder");
@@ -322,7 +322,7 @@ fn old_logs_go_and_new_ones_stay() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_told_and_its_node_rests() {
+fn a_missing_program_is_reported_and_its_node_rests() {
     let stand = WatchFixture::with_script(1, "");
     let events = RefCell::new(Vec::new());
     let (_stopper, stop) = watch::channel(false);
@@ -359,7 +359,7 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
 }
 
 #[test]
-fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
+fn a_node_that_one_run_found_slow_is_audited_once_another_run_can_confirm_it() {
     // It counts from 4 hours on, for 7 days, without other audits.
     for (hours, is_due) in [(3, false), (5, true), (7 * 24 - 1, true), (7 * 24 + 1, false)] {
         let stand = WatchFixture::with_script(2, "echo \"$@\"")
@@ -367,11 +367,12 @@ fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
             .with_suspicion("n1", hours);
         let (result, events) = stand.run(|_| false);
         assert_eq!(result.expect("ended"), 0, "{events:#?}");
-        let told = if is_due { vec!["audit -- n1"] } else { Vec::new() };
-        assert_eq!(messages(&events), told, "after {hours} h: {events:#?}");
+        let expected = if is_due { vec!["audit -- n1"] } else { Vec::new() };
+        assert_eq!(messages(&events), expected, "after {hours} h: {events:#?}");
         let why = "n1: run run1 found it slow, and another run must confirm it";
-        let says = |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
-        assert_eq!(events.iter().any(says), is_due, "{events:#?}");
+        let is_start =
+            |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
+        assert_eq!(events.iter().any(is_start), is_due, "{events:#?}");
         // Whatever the result, the node rests before the next attempt.
         assert_eq!(stand.state().attempts.nodes.contains_key(&NodeName::from("n1")), is_due);
         assert_eq!(messages(&stand.run(|_| false).1), Vec::<String>::new());
@@ -379,7 +380,7 @@ fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
 }
 
 #[test]
-fn a_node_that_was_found_well_since_is_left_in_peace() {
+fn a_node_that_passed_since_is_not_audited() {
     let measured = clock::now().unix - 3_600;
     let (node, run) = (NodeName::from("n1"), "run2".to_owned());
     let stand =
@@ -390,7 +391,7 @@ fn a_node_that_was_found_well_since_is_left_in_peace() {
 }
 
 #[test]
-fn a_node_that_is_busy_is_measured_when_it_is_free() {
+fn a_busy_node_is_measured_once_it_is_free() {
     let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, "echo measured") };
     stand.fake.put(SchedulerNode::new("n1", &["ALLOCATED"]));
     let free = vec![SchedulerNode::new("n1", &["IDLE"])];
@@ -400,7 +401,7 @@ fn a_node_that_is_busy_is_measured_when_it_is_free() {
 }
 
 #[test]
-fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
+fn a_job_that_cannot_be_recorded_is_stopped() {
     let mut stand = WatchFixture { domains: 2, once: false, ..WatchFixture::with_script(2, "") };
     let (state, ready, concluded) =
         (stand.path("watch.json"), stand.path("ready"), stand.path("concluded"));
@@ -421,7 +422,7 @@ fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
 }
 
 #[test]
-fn nobody_works_without_a_term_where_there_is_a_lease() {
+fn with_a_lease_no_instance_works_without_a_term() {
     let term = LeaseTerm::parse("ns/w/us/3").expect("a term");
     let held = |until_s: f64| LeadershipStatus::Leading { term: term.clone(), until_s };
     assert_eq!(working_term(None), Ok(None));

@@ -1,5 +1,5 @@
-//! What is sent to the API server so that nodes can be measured: pods, claims of
-//! their GPUs, ComputeDomains. All of it is labelled as ours and with its run.
+//! The objects for the API server that a measurement needs: pods, claims of their GPUs,
+//! ComputeDomains. All have fabricgate's label and that of their run.
 //!
 //! Pure: values in, objects out.
 
@@ -12,59 +12,58 @@ use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
 use model::kubernetes_node::{DEGRADED, RUN};
 
-/// The label of everything that fabricgate makes, with its value.
+/// The label of every object that fabricgate creates, with its value.
 pub const MANAGED_LABEL: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
 /// The annotation with the process that needs an object.
 pub const OWNER_ANNOTATION: &str = "fabricgate.io/held-by";
 /// The annotation with the time after which no run needs the object, in seconds since
 /// 1970.
 pub const UNTIL_ANNOTATION: &str = "fabricgate.io/until";
-/// The annotation with the node that a pod measures: a name of one may be too
-/// long for a label.
+/// The annotation with the node that a pod measures: a node name may be too long for a label.
 pub const NODE_ANNOTATION: &str = "fabricgate.io/node";
 
-/// Seconds that a pod is given to end by itself. Its worker has ended by then:
-/// what is left is a process that waits.
+/// The grace period of a pod, in seconds. Its worker has ended by then: only a waiting process is
+/// left.
 pub const GRACE_S: u32 = 5;
 
-/// Annotations that ask descheduler and autoscaler not to evict this pod: a measurement
-/// that is moved is none.
+/// Annotations that ask descheduler and autoscaler not to evict this pod: an eviction would
+/// invalidate the measurement.
 const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] = [
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
     ("karpenter.sh/do-not-disrupt", "true"),
 ];
 
-/// What every object of one run shares.
+/// The properties that all objects of one run share.
 #[derive(Clone, Debug)]
 pub struct ManifestOwner<'a> {
-    /// The run.
+    /// The id of the run.
     pub run: &'a str,
-    /// The machine that needs it.
+    /// The host name of the coordinator.
     pub host: &'a str,
-    /// The process there.
+    /// The process id of the coordinator.
     pub pid: u32,
-    /// When it was asked for.
+    /// When the run requested the object.
     pub stamp: &'a ClockStamp,
-    /// When no run needs it any more, in seconds since 1970.
+    /// The time after which no run needs the object, in seconds since 1970.
     pub until: i64,
 }
 
-/// What one pod is made with.
+/// The properties of one pod.
 #[derive(Clone, Debug)]
 pub struct WorkerPodSpec<'a> {
-    /// The node.
+    /// The node to measure.
     pub node: &'a NodeName,
-    /// fabricgate, as the image calls it.
+    /// The path of fabricgate in the image.
     pub worker: &'a str,
-    /// How many GPUs it asks for, where they are counted.
+    /// The number of requested GPUs, with a device plugin.
     pub gpus: u32,
-    /// The template of its claim of GPUs, where they are claimed.
+    /// The template of its claim of GPUs, with dynamic resource allocation.
     pub gpu_claim: Option<&'a str>,
-    /// The template of its claim of a channel, where it is in a ComputeDomain.
+    /// The template of its claim of a channel, if it is in a ComputeDomain.
     pub channel: Option<&'a str>,
-    /// How many seconds it may live.
+    /// The maximum number of seconds that it lives.
     pub deadline_s: u64,
-    /// After how many seconds without a worker it ends by itself.
+    /// The number of seconds without a worker after which it ends by itself.
     pub idle_s: u64,
 }
 
@@ -73,13 +72,13 @@ pub fn run_selector(run: &str) -> String {
     format!("{},{RUN}={run}", managed_selector())
 }
 
-/// The label selector of everything that is ours.
+/// The label selector of all objects of fabricgate.
 pub fn managed_selector() -> String {
     format!("{}={}", MANAGED_LABEL.0, MANAGED_LABEL.1)
 }
 
-/// The name of a run's object for a node or a domain: legal whatever that is
-/// called, and the same each time it is asked for.
+/// The object name of a run for a node or a domain: legal for every node name, and always the same
+/// for the same arguments.
 pub fn object_name(run: &str, of: &str) -> String {
     let digest = Sha256::digest(of.as_bytes());
     let short: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
@@ -111,7 +110,7 @@ impl ManifestOwner<'_> {
         json!({MANAGED_LABEL.0: MANAGED_LABEL.1, RUN: self.run})
     }
 
-    /// The process that needs it, as it is written on an object.
+    /// The coordinator's process, as written on an object.
     pub fn owner_annotation(&self) -> String {
         json!({"host": self.host, "pid": self.pid, "stamp": self.stamp}).to_string()
     }
@@ -145,14 +144,13 @@ impl ManifestOwner<'_> {
         })
     }
 
-    /// The template of a claim for all GPUs of a node. `v1beta1` has the request's
-    /// fields one level higher than the versions after it.
+    /// The template of a claim for all GPUs of a node. `v1beta1` has the fields of the request one
+    /// level higher than later versions.
     pub fn build_gpu_claim(&self, kubernetes: &KubernetesLauncher, version: &str) -> Value {
         let exactly = json!({
             "deviceClassName": kubernetes.device_class,
             "allocationMode": "All",
-            // A GPU that the gate took out is measured like any other, or it would
-            // never come back.
+            // A GPU that the gate took out is measured too; otherwise it could never return.
             "tolerations": [{"key": DEGRADED, "operator": "Exists"}],
         });
         let request = if version == "v1beta1" {
@@ -175,34 +173,37 @@ impl ManifestOwner<'_> {
     }
 
     /// The pod on a node.
-    pub fn build_pod(&self, kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
-        let name = pod_name(self.run, wish.node);
+    pub fn build_pod(
+        &self,
+        kubernetes: &KubernetesLauncher,
+        worker_pod: &WorkerPodSpec<'_>,
+    ) -> Value {
+        let name = pod_name(self.run, worker_pod.node);
         let mut metadata = self.build_metadata(&name, &kubernetes.namespace);
-        metadata["annotations"][NODE_ANNOTATION] = wish.node.as_str().into();
+        metadata["annotations"][NODE_ANNOTATION] = worker_pod.node.as_str().into();
         for (key, value) in NO_EVICTION_ANNOTATIONS {
             metadata["annotations"][key] = value.into();
         }
-        // Of the node's own name and not of its host name label, which others may
-        // change; and not `nodeName`, which would go past the scheduler and with it
-        // past who has which device.
+        // Matches the node's own name, not its host name label, which users may change; and not
+        // `nodeName`, which would bypass the scheduler and with it the assignment of devices.
         let pinned = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchFields": [
-                {"key": "metadata.name", "operator": "In", "values": [wish.node.as_str()]},
+                {"key": "metadata.name", "operator": "In", "values": [worker_pod.node.as_str()]},
             ]}],
         }}});
         let mut spec = json!({
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "activeDeadlineSeconds": wish.deadline_s,
+            "activeDeadlineSeconds": worker_pod.deadline_s,
             "terminationGracePeriodSeconds": GRACE_S,
             "affinity": pinned,
             "tolerations": build_tolerations(kubernetes),
-            "containers": [build_container(kubernetes, wish)],
+            "containers": [build_container(kubernetes, worker_pod)],
             "volumes": [{"name": "shm",
                 "emptyDir": {"medium": "Memory", "sizeLimit": kubernetes.shm}}],
         });
-        let claims: Vec<Value> = pod_claims(wish)
+        let claims: Vec<Value> = pod_claims(worker_pod)
             .map(|(name, template)| json!({"name": name, "resourceClaimTemplateName": template}))
             .collect();
         if !claims.is_empty() {
@@ -225,33 +226,35 @@ impl ManifestOwner<'_> {
     }
 }
 
-/// The claims of a pod: what the pod calls each, and its template.
-fn pod_claims<'w>(wish: &WorkerPodSpec<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
-    let gpus = wish.gpu_claim.map(|template| ("gpus", template));
-    let channel = wish.channel.map(|template| ("compute-domain", template));
+/// The claims of a pod: the name in the pod, and the template of each.
+fn pod_claims<'w>(worker_pod: &WorkerPodSpec<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
+    let gpus = worker_pod.gpu_claim.map(|template| ("gpus", template));
+    let channel = worker_pod.channel.map(|template| ("compute-domain", template));
     gpus.into_iter().chain(channel)
 }
 
-fn build_container(kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
-    // A second before the kubelet would end it: then the pod succeeded.
-    let waits = wish.deadline_s.saturating_sub(1).max(1).to_string();
-    let idle = wish.idle_s.to_string();
+fn build_container(kubernetes: &KubernetesLauncher, worker_pod: &WorkerPodSpec<'_>) -> Value {
+    // A second before the kubelet would end it, so that the pod counts as succeeded.
+    let waits = worker_pod.deadline_s.saturating_sub(1).max(1).to_string();
+    let idle = worker_pod.idle_s.to_string();
     let command =
-        [wish.worker, "node", "wait", "--seconds", waits.as_str(), "--idle", idle.as_str()];
+        [worker_pod.worker, "node", "wait", "--seconds", waits.as_str(), "--idle", idle.as_str()];
     let env: Vec<Value> = kubernetes
         .env
         .iter()
-        .map(
-            |(name, value)| json!({"name": name, "value": value.replace(NODE, wish.node.as_str())}),
-        )
+        .map(|(name, value)| {
+            let value = value.replace(NODE, worker_pod.node.as_str());
+            json!({"name": name, "value": value})
+        })
         .collect();
     let mut counted: Map<String, Value> =
         kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
-    if kubernetes.gpus == GpuRequestMode::DevicePlugin && 0 < wish.gpus {
-        counted.insert(kubernetes.resource.clone(), wish.gpus.to_string().into());
+    if kubernetes.gpus == GpuRequestMode::DevicePlugin && 0 < worker_pod.gpus {
+        counted.insert(kubernetes.resource.clone(), worker_pod.gpus.to_string().into());
     }
     let mut resources = json!({"limits": counted});
-    let claims: Vec<Value> = pod_claims(wish).map(|(name, _)| json!({"name": name})).collect();
+    let claims: Vec<Value> =
+        pod_claims(worker_pod).map(|(name, _)| json!({"name": name})).collect();
     if !claims.is_empty() {
         resources["claims"] = claims.into();
     }
@@ -299,7 +302,7 @@ mod tests {
         ManifestOwner { run: "20261121-065544-3f9a1c", host: "head", pid: 4, stamp, until: 99 }
     }
 
-    fn wish(node: &NodeName) -> WorkerPodSpec<'_> {
+    fn worker_pod(node: &NodeName) -> WorkerPodSpec<'_> {
         WorkerPodSpec {
             node,
             worker: "/opt/fabricgate",
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_legal_whatever_a_node_is_called() {
+    fn names_are_legal_for_every_node_name() {
         for node in ["n1", "Rack_7.node-0001.very-long.example.com", &"x".repeat(253)] {
             let name = pod_name("20261121-065544-3f9a1c", &node.into());
             let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -333,7 +336,7 @@ mod tests {
             env: env.into(),
             ..KubernetesLauncher::default()
         };
-        let pod = origin(&stamp).build_pod(&kubernetes, &wish(&node));
+        let pod = origin(&stamp).build_pod(&kubernetes, &worker_pod(&node));
         let spec = &pod["spec"];
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["nodeName"], Value::Null);
@@ -359,8 +362,9 @@ mod tests {
         let (node, stamp) = (NodeName::from("n1"), stamp());
         let kubernetes =
             KubernetesLauncher { gpus: GpuRequestMode::Claim, ..KubernetesLauncher::default() };
-        let wish = WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
-        let pod = origin(&stamp).build_pod(&kubernetes, &wish);
+        let worker_pod =
+            WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..worker_pod(&node) };
+        let pod = origin(&stamp).build_pod(&kubernetes, &worker_pod);
         let resources = &pod["spec"]["containers"][0]["resources"];
         let names = json!([{"name": "gpus"}, {"name": "compute-domain"}]);
         assert_eq!(resources, &json!({"limits": {}, "claims": names}));

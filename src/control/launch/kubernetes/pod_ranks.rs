@@ -1,7 +1,7 @@
-//! A command that starts ranks with `mpirun`, where its hosts are pods.
+//! Adapts a command that starts ranks with `mpirun` to pods as its hosts.
 //!
-//! Pure. Nothing but the hosts is changed: `mpirun` starts its ranks itself, as
-//! the image lets it.
+//! Pure. Only the hosts change: `mpirun` itself starts its ranks, in the way that the image
+//! supports.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use model::id::NodeName;
 pub const NO_RANKS: &str = "its ranks would have to start in several pods, which mpirun cannot do \
                             there unless the image lets it: see ranks of [launcher.kubernetes]";
 
-/// The same command with hosts as they are called there.
+/// The same command with the host names of the pods.
 pub fn rewrite_hosts(
     argv: &[String],
     nodes: &[NodeName],
@@ -33,7 +33,7 @@ pub fn rewrite_hosts(
         RankLaunchMode::None if 1 < nodes.len() => {
             return Err(LaunchError::NotHeld { why: NO_RANKS.to_owned() });
         }
-        // A pod does not know the name of its node: by its address it is itself.
+        // A pod does not know the name of its node, but it does know its own address.
         RankLaunchMode::None | RankLaunchMode::Addresses => {}
     }
     let mut addresses = BTreeMap::new();
@@ -44,8 +44,8 @@ pub fn rewrite_hosts(
         };
         addresses.insert(node.as_str(), address.as_str());
     }
-    // Every option of mpirun that the probes use has a value (`launch::ranks`); the
-    // first word that is none begins the tool, whose words are its own.
+    // Every option of mpirun that the probes use has a value (`launch::ranks`); the first argument
+    // that is not an option starts the tool, whose arguments stay unchanged.
     let mut words = argv.to_vec();
     let mut at = start + 1;
     while words.get(at).is_some_and(|word| word.starts_with('-')) && at + 1 < words.len() {
@@ -57,7 +57,7 @@ pub fn rewrite_hosts(
     Ok(words)
 }
 
-/// `A:4,B:4` with addresses in the place of names.
+/// `A:4,B:4` with addresses instead of names.
 fn replace_hosts(list: &str, addresses: &BTreeMap<&str, &str>) -> String {
     let one = |host: &str| {
         let (name, slots) = host.split_once(':').unwrap_or((host, ""));
@@ -76,12 +76,12 @@ mod tests {
     }
 
     fn held() -> HeldNodes {
-        let seat = |address: &str| WorkerTarget::Pod {
+        let target = |address: &str| WorkerTarget::Pod {
             name: "p".to_owned(),
             address: Some(address.to_owned()).filter(|it| !it.is_empty()),
         };
-        let seats = [("n1", seat("10.0.0.1")), ("n2", seat("10.0.0.2")), ("n3", seat(""))];
-        HeldNodes { targets: seats.map(|(n, s)| (n.into(), s)).into(), ..HeldNodes::default() }
+        let targets = [("n1", target("10.0.0.1")), ("n2", target("10.0.0.2")), ("n3", target(""))];
+        HeldNodes { targets: targets.map(|(n, s)| (n.into(), s)).into(), ..HeldNodes::default() }
     }
 
     fn by(ranks: RankLaunchMode, line: &str, nodes: &[&str]) -> Result<String, String> {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_on_several_nodes_are_refused_unless_somebody_says_how() {
+    fn ranks_on_several_nodes_are_refused_without_a_configured_mode() {
         assert!(by(RankLaunchMode::None, "mpirun --host n1:4,n2:4 tool", &["n1", "n2"]).is_err());
         let one = by(RankLaunchMode::None, "mpirun --host n1:4 tool", &["n1"]);
         assert_eq!(one.as_deref(), Ok("mpirun --host 10.0.0.1:4 tool"));

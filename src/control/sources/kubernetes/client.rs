@@ -32,7 +32,6 @@ const MAX_ATTEMPTS: u32 = 3;
 /// Pause between attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// One API server.
 pub(super) struct KubernetesReader {
     client: Client,
     /// Its address without credentials.
@@ -103,8 +102,8 @@ impl KubernetesReader {
         known: &[&str],
         what: &str,
     ) -> Result<String, SourceProblem> {
-        let asked = self.send_query(&KubernetesQuery::Group(group)).await;
-        let text = asked.map_err(|mut problem| {
+        let answer = self.send_query(&KubernetesQuery::Group(group)).await;
+        let text = answer.map_err(|mut problem| {
             if problem.kind == SourceProblemKind::Missing {
                 problem.message = format!("the cluster has no {group}: {what} is not installed");
             }
@@ -131,7 +130,7 @@ impl KubernetesReader {
 
     /// Sends one request, again if the server is too busy, within the limit.
     async fn send_query(&self, question: &KubernetesQuery<'_>) -> Result<String, SourceProblem> {
-        let asked = async {
+        let attempts = async {
             let mut attempt = 1;
             loop {
                 match self.send_query_once(question).await {
@@ -143,7 +142,7 @@ impl KubernetesReader {
                 }
             }
         };
-        match tokio::time::timeout(self.limit, asked).await {
+        match tokio::time::timeout(self.limit, attempts).await {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(refused)) => {
                 Err(self.new_problem(&question.path(), refused.kind, refused.message))
@@ -196,12 +195,12 @@ impl KubernetesReader {
             return Ok(text);
         }
         let read: Value = serde_json::from_str(&text).unwrap_or_default();
-        let said = clean(read["message"].as_str().unwrap_or(&text));
+        let detail = clean(read["message"].as_str().unwrap_or(&text));
         let (kind, words) = describe_status(status);
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
         Err(KubernetesQueryFailure {
             kind,
-            message: format!("{words} ({status}){said}"),
+            message: format!("{words} ({status}){detail}"),
             is_busy: matches!(status, 429 | 503),
         })
     }

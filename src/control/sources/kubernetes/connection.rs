@@ -190,9 +190,9 @@ pub fn is_unauthenticated(error: &kube::Error) -> bool {
 pub fn refusal_problem(error: &kube::Error) -> KubernetesProblem {
     if let kube::Error::Api(status) = error {
         let (kind, words) = describe_status(status.code);
-        let said = clean(&status.message);
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        return (kind, format!("{words} ({}){said}", status.code));
+        let detail = clean(&status.message);
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        return (kind, format!("{words} ({}){detail}", status.code));
     }
     if let Some(cause) = credential_error(error) {
         let message = match cause {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_list_is_no_empty_one_and_no_list_is_without_end() {
+    async fn an_answer_without_a_list_is_an_error_and_endless_pages_end() {
         let whole = read(&[(json!([1, 2]), "a"), (json!([3]), "")]).await;
         assert_eq!(whole, Ok(vec![json!(1), json!(2), json!(3)]));
         assert_eq!(read(&[(json!([]), "")]).await, Ok(Vec::new()));

@@ -1,5 +1,5 @@
-//! Tests of asking an API server, against servers that answer, refuse, hang,
-//! stop half-way and talk nonsense.
+//! Tests of queries to an API server, against servers that answer, refuse, hang, stop half-way and
+//! send garbage.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,8 +15,7 @@ use super::client::MAX_ANSWER_BYTES;
 use super::{KubernetesClientConfig, fetch_claims};
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
-/// Long enough for a busy machine to answer, short enough to wait for where
-/// nobody does.
+/// Long enough for a busy machine to answer, short enough to wait for without an answer.
 const PATIENT: Duration = Duration::from_secs(20);
 const HASTY: Duration = Duration::from_millis(300);
 
@@ -34,26 +33,29 @@ fn kubeconfig(folder: &Path, server: &str, user: &str) -> PathBuf {
     file
 }
 
-async fn asked_as(server: &str, user: &str, limit: Duration) -> Vec<SourceReport> {
+async fn fetch_as(server: &str, user: &str, limit: Duration) -> Vec<SourceReport> {
     let folder = TempDir::new().expect("a folder");
     let kubeconfig = Some(kubeconfig(folder.path(), server, user));
     fetch_claims(&KubernetesClientConfig { kubeconfig, context: None, limit }).await
 }
 
-async fn asked(server: &str, limit: Duration) -> Vec<SourceReport> {
-    asked_as(server, "{token: secret-1}", limit).await
+async fn fetch(server: &str, limit: Duration) -> Vec<SourceReport> {
+    fetch_as(server, "{token: secret-1}", limit).await
 }
 
-/// What kinds of problems each source has.
-fn kinds(said: &[SourceReport]) -> Vec<Vec<SourceProblemKind>> {
-    said.iter().map(|said| said.problems.iter().map(|problem| problem.kind).collect()).collect()
+/// The kinds of the problems of each source.
+fn kinds(reports: &[SourceReport]) -> Vec<Vec<SourceProblemKind>> {
+    reports
+        .iter()
+        .map(|report| report.problems.iter().map(|problem| problem.kind).collect())
+        .collect()
 }
 
-fn only(said: &[SourceReport]) -> (SourceProblemKind, String) {
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0].source.kind, SourceKind::KubernetesNodes);
-    assert_eq!(said[0].problems.len(), 1, "{:?}", said[0].problems);
-    (said[0].problems[0].kind, said[0].problems[0].to_string())
+fn only(reports: &[SourceReport]) -> (SourceProblemKind, String) {
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0].source.kind, SourceKind::KubernetesNodes);
+    assert_eq!(reports[0].problems.len(), 1, "{:?}", reports[0].problems);
+    (reports[0].problems[0].kind, reports[0].problems[0].to_string())
 }
 
 fn node(name: &str) -> Value {
@@ -108,23 +110,23 @@ async fn whole() -> MockServer {
 }
 
 #[tokio::test]
-async fn a_server_is_read_page_by_page_and_what_it_lacks_is_said() {
+async fn a_server_is_read_page_by_page_and_missing_objects_are_reported() {
     let server = whole().await;
-    let said = asked(&server.uri(), PATIENT).await;
+    let reports = fetch(&server.uri(), PATIENT).await;
     assert_eq!(
-        kinds(&said),
+        kinds(&reports),
         [vec![], vec![], vec![], vec![SourceProblemKind::Missing]],
-        "{said:?}"
+        "{reports:?}"
     );
     let names = |at: usize, group: usize| -> Vec<&str> {
-        said[at].groups[group].nodes.iter().map(|node| node.as_str()).collect()
+        reports[at].groups[group].nodes.iter().map(|node| node.as_str()).collect()
     };
-    assert_eq!(said[0].groups[0].name, CLIQUE);
+    assert_eq!(reports[0].groups[0].name, CLIQUE);
     assert_eq!(names(0, 0), ["a", "b", "c"]);
-    assert_eq!(said[0].source.place, format!("{}/api/v1/nodes", server.uri()));
-    assert_eq!((said[1].groups[0].name.as_str(), names(1, 0)), ("ns/cd", vec!["a"]));
-    assert_eq!((said[2].groups[0].name.as_str(), names(2, 0)), ("r1", vec!["a", "b", "c"]));
-    assert!(said[3].problems[0].message.contains("KAI is not installed"));
+    assert_eq!(reports[0].source.place, format!("{}/api/v1/nodes", server.uri()));
+    assert_eq!((reports[1].groups[0].name.as_str(), names(1, 0)), ("ns/cd", vec!["a"]));
+    assert_eq!((reports[2].groups[0].name.as_str(), names(2, 0)), ("r1", vec!["a", "b", "c"]));
+    assert!(reports[3].problems[0].message.contains("KAI is not installed"));
     let received: Vec<Request> = server.received_requests().await.expect("recorded");
     assert!(received.iter().all(|request| request.method.as_str() == "GET"));
     let first = &received[0].url;
@@ -132,7 +134,7 @@ async fn a_server_is_read_page_by_page_and_what_it_lacks_is_said() {
 }
 
 #[tokio::test]
-async fn what_a_user_may_not_see_is_denied_and_the_rest_is_read() {
+async fn forbidden_objects_are_denied_and_the_rest_is_read() {
     let server = whole().await;
     let forbidden = json!({"kind": "Status", "status": "Failure", "code": 403,
         "message": "computedomains is forbidden: User \"gate\" cannot list"});
@@ -140,7 +142,7 @@ async fn what_a_user_may_not_see_is_denied_and_the_rest_is_read() {
     for at in ["/apis/resource.nvidia.com/v1beta1/computedomains", "/apis/kai.scheduler"] {
         answers(&refusing, at, 403, &forbidden).await;
     }
-    // Everything else as the whole server says it.
+    // All other answers are those of the complete server.
     for at in [
         "/apis/resource.nvidia.com",
         "/apis/kueue.x-k8s.io",
@@ -150,15 +152,15 @@ async fn what_a_user_may_not_see_is_denied_and_the_rest_is_read() {
         answers(&refusing, at, 200, &body).await;
     }
     answers(&refusing, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "")).await;
-    let said = asked(&refusing.uri(), PATIENT).await;
+    let reports = fetch(&refusing.uri(), PATIENT).await;
     use SourceProblemKind::*;
-    assert_eq!(kinds(&said), [vec![], vec![Denied], vec![], vec![Denied]]);
-    assert_eq!(said[0].groups.len(), 1);
-    assert_eq!(said[2].groups.len(), 1);
-    assert!(said[1].problems[0].message.contains("cannot list"), "{:?}", said[1].problems);
+    assert_eq!(kinds(&reports), [vec![], vec![Denied], vec![], vec![Denied]]);
+    assert_eq!(reports[0].groups.len(), 1);
+    assert_eq!(reports[2].groups.len(), 1);
+    assert!(reports[1].problems[0].message.contains("cannot list"), "{:?}", reports[1].problems);
 }
 
-/// The body that a plain HTTP server has at a path.
+/// The body that a plain HTTP server returns at a path.
 fn body_at(server: &str, at: &str) -> Value {
     let address = server.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("a server");
@@ -171,7 +173,7 @@ fn body_at(server: &str, at: &str) -> Value {
 }
 
 #[tokio::test]
-async fn refusals_are_told_apart() {
+async fn refusals_are_distinguished() {
     for (status, kind, words) in [
         (401, SourceProblemKind::Denied, "expired token?"),
         (403, SourceProblemKind::Denied, "no permission for that"),
@@ -182,33 +184,33 @@ async fn refusals_are_told_apart() {
         (503, SourceProblemKind::Unreachable, "cannot answer now (503): oh"),
     ] {
         let server = MockServer::start().await;
-        // A proxy in front may say it without a Status.
+        // A proxy in front may answer without a Status.
         let body =
             if status == 503 { "oh".to_owned() } else { json!({"message": "oh"}).to_string() };
         let answer = ResponseTemplate::new(status).set_body_string(body);
         Mock::given(any()).respond_with(answer).mount(&server).await;
-        let said = asked(&server.uri(), PATIENT).await;
-        assert_eq!(said[0].problems.len(), 1, "{status}: {said:?}");
-        assert_eq!(said[0].problems[0].kind, kind, "{status}");
-        assert!(said[0].problems[0].message.contains(words), "{:?}", said[0].problems);
-        assert!(said[0].groups.is_empty());
+        let reports = fetch(&server.uri(), PATIENT).await;
+        assert_eq!(reports[0].problems.len(), 1, "{status}: {reports:?}");
+        assert_eq!(reports[0].problems[0].kind, kind, "{status}");
+        assert!(reports[0].problems[0].message.contains(words), "{:?}", reports[0].problems);
+        assert!(reports[0].groups.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_list_nodes_is_asked_for_the_rest() {
+async fn a_server_that_cannot_list_nodes_still_answers_other_queries() {
     let server = whole().await;
     let broken = ResponseTemplate::new(500);
     Mock::given(path("/api/v1/nodes")).respond_with(broken).with_priority(1).mount(&server).await;
-    let said = asked(&server.uri(), PATIENT).await;
+    let reports = fetch(&server.uri(), PATIENT).await;
     use SourceProblemKind::*;
-    assert_eq!(kinds(&said), [vec![Unreachable], vec![], vec![], vec![Missing]]);
-    assert_eq!(said[1].groups[0].name, "ns/cd");
-    assert_eq!(said[2].settings["Topology kueue/t"], "rack");
+    assert_eq!(kinds(&reports), [vec![Unreachable], vec![], vec![], vec![Missing]]);
+    assert_eq!(reports[1].groups[0].name, "ns/cd");
+    assert_eq!(reports[2].settings["Topology kueue/t"], "rack");
 }
 
 #[tokio::test]
-async fn a_server_that_is_busy_is_asked_again() {
+async fn a_busy_server_gets_another_request() {
     let server = MockServer::start().await;
     let busy = ResponseTemplate::new(429);
     Mock::given(path("/api/v1/nodes"))
@@ -218,9 +220,9 @@ async fn a_server_that_is_busy_is_asked_again() {
         .mount(&server)
         .await;
     answers(&server, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "")).await;
-    let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(said[0].problems, []);
-    assert_eq!(said[0].groups.len(), 1);
+    let reports = fetch(&server.uri(), PATIENT).await;
+    assert_eq!(reports[0].problems, []);
+    assert_eq!(reports[0].groups.len(), 1);
 }
 
 #[tokio::test]
@@ -233,55 +235,58 @@ async fn pages_before_a_failure_stay_usable() {
         .mount(&server)
         .await;
     answers(&server, "/api/v1/nodes", 410, &json!({"message": "too old"})).await;
-    let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(said[0].problems[0].kind, SourceProblemKind::Incomplete);
-    assert_eq!(said[0].groups[0].nodes.len(), 1);
+    let reports = fetch(&server.uri(), PATIENT).await;
+    assert_eq!(reports[0].problems[0].kind, SourceProblemKind::Incomplete);
+    assert_eq!(reports[0].groups[0].nodes.len(), 1);
 }
 
 #[tokio::test]
-async fn a_list_that_never_ends_is_left() {
+async fn an_endless_list_is_abandoned() {
     let server = MockServer::start().await;
     answers(&server, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "same")).await;
-    let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(said[0].problems[0].kind, SourceProblemKind::Incomplete);
-    assert!(said[0].problems[0].message.contains("further pages without end"));
+    let reports = fetch(&server.uri(), PATIENT).await;
+    assert_eq!(reports[0].problems[0].kind, SourceProblemKind::Incomplete);
+    assert!(reports[0].problems[0].message.contains("further pages without end"));
 }
 
 #[tokio::test]
-async fn answers_that_are_no_lists_are_malformed() {
+async fn answers_without_a_list_are_malformed() {
     for body in ["", "<html>log in</html>", "{}", "[1,2]", "null", "{\"items\": 7}"] {
         let server = MockServer::start().await;
         let answer = ResponseTemplate::new(200).set_body_string(body);
         Mock::given(any()).respond_with(answer).mount(&server).await;
-        let said = asked(&server.uri(), PATIENT).await;
-        assert!(!said[0].problems.is_empty(), "{body}");
-        assert_eq!(said[0].problems[0].kind, SourceProblemKind::Malformed, "{body}");
-        assert!(said.iter().all(|said| said.groups.is_empty() && !said.problems.is_empty()));
+        let reports = fetch(&server.uri(), PATIENT).await;
+        assert!(!reports[0].problems.is_empty(), "{body}");
+        assert_eq!(reports[0].problems[0].kind, SourceProblemKind::Malformed, "{body}");
+        assert!(
+            reports.iter().all(|report| report.groups.is_empty() && !report.problems.is_empty())
+        );
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_cut_off() {
+async fn an_endless_answer_is_cut_off() {
     let server = MockServer::start().await;
     let endless = ResponseTemplate::new(200).set_body_bytes(vec![b' '; MAX_ANSWER_BYTES + 1]);
     Mock::given(path("/api/v1/nodes")).respond_with(endless).mount(&server).await;
-    let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(kinds(&said)[0], [SourceProblemKind::Unsupported]);
-    let message = &said[0].problems[0].message;
+    let reports = fetch(&server.uri(), PATIENT).await;
+    assert_eq!(kinds(&reports)[0], [SourceProblemKind::Unsupported]);
+    let message = &reports[0].problems[0].message;
     assert!(message.contains("more than 134217728 bytes"), "{message}");
 }
 
 #[tokio::test]
-async fn a_server_that_answers_too_late_is_not_waited_for() {
+async fn a_late_answer_is_not_waited_for() {
     let server = MockServer::start().await;
     let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(600));
     Mock::given(any()).respond_with(late).mount(&server).await;
-    let (kind, message) = only(&asked(&server.uri(), HASTY).await);
+    let (kind, message) = only(&fetch(&server.uri(), HASTY).await);
     assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("did not answer within 300ms"), "{message}");
 }
 
-/// A server that writes these bytes to everybody, and then ends or just stays.
+/// A server that sends these bytes to every client, and then closes the connection or keeps it
+/// open.
 fn writes(bytes: &'static [u8], stays: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -301,7 +306,7 @@ fn writes(bytes: &'static [u8], stays: bool) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn silence_half_an_answer_and_garbage_end_in_a_problem() {
+async fn silence_partial_answers_and_garbage_are_problems() {
     const HALF: &[u8] =
         b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{\"kind\":\"NodeList\",\"items\":[";
     for (bytes, stays, limit, kind) in [
@@ -312,26 +317,26 @@ async fn silence_half_an_answer_and_garbage_end_in_a_problem() {
         (&b"\x16\x03\x01 what is this\r\n\r\n"[..], false, PATIENT, SourceProblemKind::Unreachable),
     ] {
         let server = format!("http://{}", writes(bytes, stays));
-        let said = asked(&server, limit).await;
-        assert_eq!(said[0].problems[0].kind, kind, "{bytes:?}: {:?}", said[0].problems);
-        assert!(said[0].groups.is_empty());
+        let reports = fetch(&server, limit).await;
+        assert_eq!(reports[0].problems[0].kind, kind, "{bytes:?}: {:?}", reports[0].problems);
+        assert!(reports[0].groups.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unreachable() {
+async fn a_missing_server_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
     for scheme in ["http", "https"] {
-        let (kind, message) = only(&asked(&format!("{scheme}://{address}"), PATIENT).await);
+        let (kind, message) = only(&fetch(&format!("{scheme}://{address}"), PATIENT).await);
         assert_eq!(kind, SourceProblemKind::Unreachable);
         assert!(message.to_lowercase().contains("refused"), "{message}");
     }
 }
 
 #[tokio::test]
-async fn kubeconfigs_that_cannot_be_used_are_said_to_be_so_without_their_secrets() {
+async fn unusable_kubeconfigs_are_reported_without_their_secrets() {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("k");
     let cases: [(Option<&str>, Option<&str>, SourceProblemKind); 5] = [
@@ -362,7 +367,7 @@ async fn kubeconfigs_that_cannot_be_used_are_said_to_be_so_without_their_secrets
 }
 
 #[tokio::test]
-async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
+async fn a_failing_or_hanging_token_program_does_not_block() {
     let exec = |command: &str, words: &str| {
         format!(
             "{{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, \
@@ -385,17 +390,17 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
             "gave no result within",
         ),
     ] {
-        let (found, message) = only(&asked_as("https://127.0.0.1:1", &user, limit).await);
+        let (found, message) = only(&fetch_as("https://127.0.0.1:1", &user, limit).await);
         assert_eq!(found, kind, "{message}");
         assert!(message.contains(words) && !message.contains("top-secret"), "{message}");
     }
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_renewed_is_denied_without_what_its_program_said() {
+async fn a_failed_token_renewal_is_denied_without_the_programs_output() {
     let server = whole().await;
     let folder = TempDir::new().expect("a folder");
-    // The first token has run out already, so that the first question asks for another.
+    // The first token has expired already, so that the first query requests another.
     let script = folder.path().join("token");
     let text = format!(
         "if [ -e {0}/asked ]; then echo top-secret; echo top-secret >&2; exit 3; fi; touch {0}/asked\n\
@@ -409,7 +414,7 @@ async fn a_token_that_cannot_be_renewed_is_denied_without_what_its_program_said(
          command: /bin/sh, args: [\"{}\"]}}}}",
         script.display()
     );
-    let (found, message) = only(&asked_as(&server.uri(), &user, PATIENT).await);
+    let (found, message) = only(&fetch_as(&server.uri(), &user, PATIENT).await);
     assert_eq!(found, SourceProblemKind::Denied, "{message}");
     assert!(message.contains("program for tokens failed"), "{message}");
     assert!(!message.contains("top-secret") && !message.contains("asked"), "{message}");

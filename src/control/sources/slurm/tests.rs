@@ -1,11 +1,10 @@
-//! A made-up `scontrol` that fails in the ways of the real one.
+//! A script in place of `scontrol` that fails in the same ways.
 
 use std::path::Path;
 
 use super::*;
 
-/// What a healthy `scontrol` and `sinfo` answer; scripts put their own cases in
-/// front of these.
+/// The answers of a healthy `scontrol` and `sinfo`; scripts put their own cases first.
 const HEALTHY: &str = r#"
     "--all ping") echo 'Slurmctld(primary) at head is UP' ;;
     "--all show topology") echo 'BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2' ;;
@@ -17,17 +16,17 @@ const HEALTHY: &str = r#"
     *) echo "invalid entity:$3 for keyword:show " >&2; exit 1 ;;
 "#;
 
-/// Asks a script in the place of both programs, and tells what it was asked.
+/// Runs the queries with a script in place of both programs; returns the reports and the queries.
 fn ask_script(cases: &str, limit_ms: u64, capture: usize) -> (Vec<SourceReport>, Vec<String>) {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("slurm");
-    let asked = folder.path().join("asked");
+    let queries = folder.path().join("queries");
     let text =
-        format!("echo \"$*\" >>{}\ncase \"$*\" in\n{cases}\n{HEALTHY}\nesac\n", asked.display());
+        format!("echo \"$*\" >>{}\ncase \"$*\" in\n{cases}\n{HEALTHY}\nesac\n", queries.display());
     std::fs::write(&script, text).expect("written");
     let answers = ask_now(&script, limit_ms, capture);
-    let asked = std::fs::read_to_string(asked).unwrap_or_default();
-    (answers, asked.lines().map(str::to_owned).collect())
+    let queries = std::fs::read_to_string(queries).unwrap_or_default();
+    (answers, queries.lines().map(str::to_owned).collect())
 }
 
 fn ask_now(script: &Path, limit_ms: u64, capture: usize) -> Vec<SourceReport> {
@@ -40,22 +39,22 @@ fn ask_now(script: &Path, limit_ms: u64, capture: usize) -> Vec<SourceReport> {
 }
 
 fn report_of_kind(answers: &[SourceReport], kind: SourceKind) -> &SourceReport {
-    answers.iter().find(|said| said.source.kind == kind).expect("an answer of this kind")
+    answers.iter().find(|report| report.source.kind == kind).expect("an answer of this kind")
 }
 
-fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
-    said.problems.iter().map(|problem| problem.kind).collect()
+fn kinds(report: &SourceReport) -> Vec<SourceProblemKind> {
+    report.problems.iter().map(|problem| problem.kind).collect()
 }
 
 const LONG: u64 = 20_000;
 
 #[test]
-fn every_question_is_put_once_and_names_itself() {
-    let (answers, mut asked) = ask_script("", LONG, exec::CAPTURE);
-    asked.sort();
-    assert_eq!(asked[..2], ["--all --json", "--all ping"]);
-    assert_eq!(asked.len(), 7, "{asked:?}");
-    let kinds: Vec<SourceKind> = answers.iter().map(|said| said.source.kind).collect();
+fn every_query_is_sent_once_and_named_in_its_report() {
+    let (answers, mut queries) = ask_script("", LONG, exec::CAPTURE);
+    queries.sort();
+    assert_eq!(queries[..2], ["--all --json", "--all ping"]);
+    assert_eq!(queries.len(), 7, "{queries:?}");
+    let kinds: Vec<SourceKind> = answers.iter().map(|report| report.source.kind).collect();
     assert_eq!(
         kinds,
         [
@@ -71,10 +70,10 @@ fn every_question_is_put_once_and_names_itself() {
 }
 
 #[test]
-fn a_controller_that_is_down_is_asked_nothing_more() {
+fn a_controller_that_is_down_gets_no_further_query() {
     let down = r#""--all ping") printf 'Slurmctld(primary) at head is DOWN\n'; exit 1 ;;"#;
-    let (answers, asked) = ask_script(down, LONG, exec::CAPTURE);
-    assert_eq!(asked, ["--all ping"]);
+    let (answers, queries) = ask_script(down, LONG, exec::CAPTURE);
+    assert_eq!(queries, ["--all ping"]);
     assert_eq!(answers.len(), 1);
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Unreachable]);
     let message = &answers[0].problems[0].message;
@@ -84,34 +83,34 @@ fn a_controller_that_is_down_is_asked_nothing_more() {
 #[test]
 fn a_backup_that_is_up_is_enough() {
     let cases = r#""--all ping") printf 'Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is UP\n' ;;"#;
-    let (answers, asked) = ask_script(cases, LONG, exec::CAPTURE);
-    assert_eq!((answers.len(), asked.len()), (6, 7));
+    let (answers, queries) = ask_script(cases, LONG, exec::CAPTURE);
+    assert_eq!((answers.len(), queries.len()), (6, 7));
 }
 
 #[test]
-fn a_controller_that_hangs_is_given_up() {
-    let (answers, asked) = ask_script(r#""--all ping") exec sleep 60 ;;"#, 300, exec::CAPTURE);
-    assert_eq!((answers.len(), asked.len()), (1, 1));
+fn a_hanging_controller_is_given_up() {
+    let (answers, queries) = ask_script(r#""--all ping") exec sleep 60 ;;"#, 300, exec::CAPTURE);
+    assert_eq!((answers.len(), queries.len()), (1, 1));
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Unreachable]);
     let message = &answers[0].problems[0].message;
     assert!(message.starts_with("no answer within 300ms; "), "{message}");
 }
 
 #[test]
-fn a_question_that_hangs_takes_none_of_the_others_along() {
+fn a_hanging_query_does_not_affect_the_others() {
     let cases = r#""--all show topology") exec sleep 60 ;;"#;
     let (answers, _) = ask_script(cases, 3_000, exec::CAPTURE);
     let hung: Vec<SourceKind> = answers
         .iter()
-        .filter(|said| kinds(said).contains(&SourceProblemKind::Unreachable))
-        .map(|said| said.source.kind)
+        .filter(|report| kinds(report).contains(&SourceProblemKind::Unreachable))
+        .map(|report| report.source.kind)
         .collect();
     assert_eq!(hung, [SourceKind::SlurmTopology]);
     assert_eq!(answers.len(), 6);
 }
 
 #[test]
-fn a_program_that_is_not_there_is_missing() {
+fn an_absent_program_is_missing() {
     let slurm = SlurmClientConfig {
         scontrol: vec!["no-such-scontrol".to_owned()],
         ..SlurmClientConfig::default()
@@ -126,14 +125,14 @@ fn a_program_that_is_not_there_is_missing() {
 }
 
 #[test]
-fn a_shell_that_does_not_find_it_says_missing_too() {
+fn a_program_that_a_shell_does_not_find_is_missing_too() {
     let cases = r#""--all ping") echo 'bash: scontrol: command not found' >&2; exit 127 ;;"#;
     let (answers, _) = ask_script(cases, LONG, exec::CAPTURE);
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Missing]);
 }
 
 #[test]
-fn an_empty_topology_that_ended_well_is_no_topology_without_blocks() {
+fn an_empty_topology_with_exit_code_0_is_not_a_flat_topology() {
     let cases = r#""--all show topology") echo 'Unable to contact slurm controller (connect failure)' >&2 ;;"#;
     let (answers, _) = ask_script(cases, LONG, exec::CAPTURE);
     let topology = report_of_kind(&answers, SourceKind::SlurmTopology);
@@ -142,7 +141,7 @@ fn an_empty_topology_that_ended_well_is_no_topology_without_blocks() {
 }
 
 #[test]
-fn silence_is_believed_only_where_something_else_explains_it() {
+fn an_empty_topology_counts_only_with_another_explanation() {
     let silent = r#""--all show topology") ;; "--all show topoconf") echo 'invalid entity:topoconf for keyword:show ' >&2; exit 1 ;;"#;
     let (answers, _) = ask_script(silent, LONG, exec::CAPTURE);
     assert_eq!(
@@ -160,8 +159,8 @@ fn silence_is_believed_only_where_something_else_explains_it() {
 }
 
 #[test]
-fn an_empty_topology_yaml_is_what_a_controller_with_topology_conf_prints() {
-    // As Slurm 26.05 prints it.
+fn a_controller_with_topology_conf_prints_an_empty_topology_yaml() {
+    // The output of Slurm 26.05.
     let hollow = r#""--all show topoconf") printf -- '%%YAML 1.1\n---\n- topology: default\n  cluster_default: false\n  block: {}\n  flat: {}\n  ring: {}\n  torus3d: {}\n  tree: {}\n...\n' ;;"#;
     let (answers, _) = ask_script(hollow, LONG, exec::CAPTURE);
     assert!(answers.iter().all(|it| it.source.kind != SourceKind::SlurmTopologyYaml));
@@ -188,7 +187,7 @@ fn an_empty_topology_yaml_is_what_a_controller_with_topology_conf_prints() {
 }
 
 #[test]
-fn a_slurm_without_topoconf_is_no_trouble() {
+fn a_slurm_without_topoconf_is_not_a_problem() {
     let cases =
         r#""--all show topoconf") echo 'invalid entity:topoconf for keyword:show ' >&2; exit 1 ;;"#;
     let (answers, _) = ask_script(cases, LONG, exec::CAPTURE);
@@ -199,7 +198,7 @@ fn a_slurm_without_topoconf_is_no_trouble() {
 }
 
 #[test]
-fn a_slurm_without_json_is_asked_for_text() {
+fn a_slurm_without_json_is_queried_for_text() {
     let cases = r#"
         *--json) echo "scontrol: unrecognized option '--json'" >&2; exit 1 ;;
         "--all show node -o") echo 'NodeName=n1 State=IDLE' ;;
@@ -220,7 +219,7 @@ fn a_slurm_without_json_is_asked_for_text() {
 }
 
 #[test]
-fn json_longer_than_is_kept_is_asked_for_as_text() {
+fn json_beyond_the_limit_is_queried_as_text() {
     let cases = r#"
         "--all show node --json") printf '{"nodes": [%5000s]}' '' ;;
         "--all show node -o") echo 'NodeName=n1 State=IDLE' ;;
@@ -235,19 +234,19 @@ fn json_longer_than_is_kept_is_asked_for_as_text() {
 }
 
 #[test]
-fn who_may_not_ask_is_told_so_and_asked_once() {
+fn a_denied_query_is_reported_and_not_repeated() {
     let cases = r#""--all show node --json") printf 'slurm_load_node error: Access/permission denied\033[31m\n' >&2; exit 1 ;;"#;
-    let (answers, asked) = ask_script(cases, LONG, exec::CAPTURE);
+    let (answers, queries) = ask_script(cases, LONG, exec::CAPTURE);
     let nodes = report_of_kind(&answers, SourceKind::SlurmNodes);
     assert_eq!(kinds(nodes), [SourceProblemKind::Denied]);
     let message = &nodes.problems[0].message;
     assert!(message.starts_with("exit code 1: slurm_load_node error: Access/permission denied"));
     assert!(!message.contains('\u{1b}'), "{message:?}");
-    assert!(!asked.iter().any(|it| it.ends_with("show node -o")));
+    assert!(!queries.iter().any(|it| it.ends_with("show node -o")));
 }
 
 #[test]
-fn bytes_that_are_no_text_are_remarked_on() {
+fn bytes_that_are_not_text_are_noted() {
     let cases =
         r#""--all show config") printf 'Comment = \377\nTopologyPlugin = topology/block\n' ;;"#;
     let (answers, _) = ask_script(cases, LONG, exec::CAPTURE);

@@ -28,12 +28,12 @@ pub(super) struct SlurmrestdFault {
 impl SlurmrestdFault {
     pub(super) fn describe(&self) -> String {
         let texts = [self.description.as_deref(), self.error.as_deref()];
-        let said: Vec<String> =
+        let texts: Vec<String> =
             texts.into_iter().flatten().map(clean).filter(|text| !text.is_empty()).collect();
-        match (said.is_empty(), self.error_number) {
+        match (texts.is_empty(), self.error_number) {
             (true, number) => format!("error {number}"),
-            (false, 0) => said.join(": "),
-            (false, number) => format!("{} (error {number})", said.join(": ")),
+            (false, 0) => texts.join(": "),
+            (false, number) => format!("{} (error {number})", texts.join(": ")),
         }
     }
 

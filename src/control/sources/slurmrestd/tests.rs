@@ -1,5 +1,5 @@
-//! Servers that answer as slurmrestd does, and as it should not. The answers
-//! are those of 24.11 and 26.05, shortened.
+//! Servers that answer as slurmrestd does, and faulty ones. The answers are those of 24.11 and
+//! 26.05, shortened.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -35,11 +35,11 @@ fn soon(address: impl Into<ServerAddress>) -> SlurmrestdClientConfig {
     SlurmrestdClientConfig { limit: Duration::from_millis(300), ..at(address) }
 }
 
-fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
-    said.problems.iter().map(|problem| problem.kind).collect()
+fn kinds(report: &SourceReport) -> Vec<SourceProblemKind> {
+    report.problems.iter().map(|problem| problem.kind).collect()
 }
 
-/// The one problem of the one answer of a server that could not be used.
+/// The only problem of the only report of an unusable server.
 fn only(answers: &[SourceReport]) -> (SourceProblemKind, String) {
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert_eq!(answers[0].problems.len(), 1, "{answers:?}");
@@ -61,8 +61,8 @@ async fn server(answers: &[(&str, ResponseTemplate)]) -> MockServer {
     server
 }
 
-/// Asks a server that speaks v0.0.45, with this in the place of its nodes.
-fn asked(nodes: ResponseTemplate, most: usize) -> Vec<SourceReport> {
+/// Queries a server that supports v0.0.45, with this answer for its nodes.
+fn fetch_nodes(nodes: ResponseTemplate, most: usize) -> Vec<SourceReport> {
     now(async {
         let server = server(&[
             ("/slurm/v0.0.45/ping/", json(200, UP)),
@@ -74,7 +74,7 @@ fn asked(nodes: ResponseTemplate, most: usize) -> Vec<SourceReport> {
     })
 }
 
-/// Asks a server that answers every ping like this.
+/// Queries a server that answers every ping like this.
 fn pinged(ping: ResponseTemplate) -> Vec<SourceReport> {
     now(async {
         let server = MockServer::start().await;
@@ -84,7 +84,7 @@ fn pinged(ping: ResponseTemplate) -> Vec<SourceReport> {
 }
 
 #[test]
-fn the_newest_version_that_both_know_is_spoken() {
+fn the_newest_version_that_both_sides_know_is_used() {
     now(async {
         let server = server(&[
             ("/slurm/v0.0.40/ping/", json(200, UP)),
@@ -102,7 +102,7 @@ fn the_newest_version_that_both_know_is_spoken() {
 }
 
 #[test]
-fn a_version_of_the_future_is_found_in_the_document() {
+fn a_future_version_is_found_in_the_document() {
     now(async {
         let document = r#"{"paths": {"\/slurm\/v0.0.51\/nodes\/": {}, "/slurm/v0.0.52/nodes/": {},
             "/slurm/v0.0.53/jobs/": {}, "/slurmdb/v0.0.60/nodes/": {}}}"#;
@@ -120,7 +120,7 @@ fn a_version_of_the_future_is_found_in_the_document() {
 }
 
 #[test]
-fn who_speaks_no_version_at_all_is_not_supported() {
+fn a_server_without_a_known_version_is_not_supported() {
     let (kind, message) = now(async { only(&fetch_claims(&at(server(&[]).await.uri())).await) });
     assert_eq!(kind, SourceProblemKind::Unsupported);
     assert!(message.contains("none of v0.0.40 to v0.0.45"), "{message}");
@@ -148,7 +148,7 @@ fn the_token_is_sent_as_scontrol_prints_it_or_bare_and_the_user_with_it() {
 }
 
 #[test]
-fn who_is_not_let_in_is_told_what_is_missing() {
+fn a_refused_login_names_the_missing_credential() {
     let refused = ResponseTemplate::new(401).set_body_raw("Authentication failure", "text/plain");
     let (kind, message) = only(&pinged(refused.clone()));
     assert_eq!(kind, SourceProblemKind::Denied);
@@ -181,14 +181,14 @@ fn a_ping_of_a_dead_controller_is_answered_with_200() {
 }
 
 #[test]
-fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
+fn a_refused_token_is_distinguished_from_an_unreachable_controller() {
     let ping = r#"{"pings": [{"hostname": "head", "responding": false,
         "status": "Protocol authentication error"}]}"#;
     let (kind, message) = only(&pinged(json(200, ping)));
     assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.contains("reports: Protocol authentication error; the token may"), "{message}");
 
-    // Older ones keep to themselves why, so the nodes are asked for.
+    // Older versions give no reason in a ping, so the nodes are queried.
     let ping = r#"{"pings": [{"hostname": "head", "pinged": "DOWN", "responding": false}]}"#;
     let nodes = r#"{"errors": [{"error_number": 1007, "error": "Protocol authentication error"}]}"#;
     let (kind, message) = now(async {
@@ -204,7 +204,7 @@ fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
 }
 
 #[test]
-fn errors_are_told_in_slurms_own_words() {
+fn errors_are_reported_with_slurms_message() {
     let cases = [
         (511, 1007, "Protocol authentication error", SourceProblemKind::Denied),
         (
@@ -222,7 +222,7 @@ fn errors_are_told_in_slurms_own_words() {
             r#"{{"errors": [{{"description": "Failure to query nodes", "error_number": {number},
                 "error": "{error}"}}]}}"#
         );
-        let answers = asked(json(status, &body), MAX_ANSWER_BYTES);
+        let answers = fetch_nodes(json(status, &body), MAX_ANSWER_BYTES);
         assert_eq!(kinds(&answers[0]), [kind], "{status}");
         let expected = format!("HTTP {status}: Failure to query nodes: {error} (error {number})");
         let message = &answers[0].problems[0].message;
@@ -232,18 +232,19 @@ fn errors_are_told_in_slurms_own_words() {
 }
 
 #[test]
-fn a_200_with_errors_is_not_the_whole_truth() {
+fn errors_in_an_answer_with_200_are_reported() {
     let body = r#"{"errors": [{"description": "Failure to query node nosuch", "error_number": 0,
         "error": "No error"}], "warnings": []}"#;
-    let answers = asked(json(200, body), MAX_ANSWER_BYTES);
-    let told = answers[0].problems.iter().any(|it| it.message.contains("Failure to query node"));
-    assert!(told, "{answers:?}");
+    let answers = fetch_nodes(json(200, body), MAX_ANSWER_BYTES);
+    let is_reported =
+        answers[0].problems.iter().any(|it| it.message.contains("Failure to query node"));
+    assert!(is_reported, "{answers:?}");
 }
 
 #[test]
-fn what_is_no_json_is_shown_by_its_beginning() {
+fn an_answer_that_is_not_json_is_quoted_from_its_beginning() {
     let page = ResponseTemplate::new(200).set_body_raw("<html><body>Sign in\u{1b}[0m", "text/html");
-    let answers = asked(page, MAX_ANSWER_BYTES);
+    let answers = fetch_nodes(page, MAX_ANSWER_BYTES);
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Malformed]);
     let message = &answers[0].problems[0].message;
     assert!(message.contains("begin with \"<html><body>Sign in"), "{message}");
@@ -253,8 +254,9 @@ fn what_is_no_json_is_shown_by_its_beginning() {
 }
 
 #[test]
-fn an_answer_without_end_is_not_taken() {
-    let answers = asked(json(200, &format!("{{\"nodes\": [{}]}}", " ".repeat(100_000))), 50_000);
+fn an_endless_answer_is_refused() {
+    let answers =
+        fetch_nodes(json(200, &format!("{{\"nodes\": [{}]}}", " ".repeat(100_000))), 50_000);
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Incomplete]);
     assert!(answers[0].problems[0].message.contains("50000 bytes"), "{answers:?}");
     assert!(!kinds(&answers[1]).contains(&SourceProblemKind::Incomplete), "{:?}", answers[1]);
@@ -281,8 +283,8 @@ fn a_slow_server_is_given_up() {
 }
 
 #[test]
-fn a_server_that_takes_the_call_and_says_nothing_is_given_up() {
-    // Never accepted from: the kernel completes the connection by itself.
+fn a_silent_server_is_given_up() {
+    // Never accepted: the kernel completes the connection by itself.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     let (kind, message) = only(&now(fetch_claims(&soon(address))));
@@ -291,12 +293,12 @@ fn a_server_that_takes_the_call_and_says_nothing_is_given_up() {
 }
 
 #[test]
-fn an_answer_that_trickles_is_given_up() {
+fn a_trickling_answer_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a call");
-        // An answer before its question would be a fault of another kind.
+        // An answer before the request would be another kind of error.
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
         while stream.write_all(b" ").is_ok() {
@@ -308,7 +310,7 @@ fn an_answer_that_trickles_is_given_up() {
 }
 
 #[test]
-fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
+fn a_server_without_http_is_distinguished_from_a_missing_one() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
@@ -338,7 +340,7 @@ fn https_to_a_server_without_it_is_unreachable() {
     assert_eq!(kind, SourceProblemKind::Unreachable);
 }
 
-/// Answers calls on a socket one after the other, as slurmrestd would.
+/// Answers requests on a socket one after the other, like slurmrestd.
 fn answer_socket(listener: &UnixListener) {
     while let Ok((mut stream, _)) = listener.accept() {
         let mut request = Vec::new();
@@ -368,7 +370,7 @@ fn answer_socket(listener: &UnixListener) {
 }
 
 #[test]
-fn a_unix_socket_is_asked_like_any_other() {
+fn a_unix_socket_is_queried_like_any_address() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -379,14 +381,15 @@ fn a_unix_socket_is_asked_like_any_other() {
         let place = format!("unix:{}/slurm/v0.0.45/nodes/", socket.display());
         assert_eq!(answers[0].source.place, place);
     }
-    let nobody = SlurmrestdClientConfig { token: None, ..at(format!("unix:{}", socket.display())) };
-    let (kind, message) = only(&now(fetch_claims(&nobody)));
+    let anonymous =
+        SlurmrestdClientConfig { token: None, ..at(format!("unix:{}", socket.display())) };
+    let (kind, message) = only(&now(fetch_claims(&anonymous)));
     assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.contains("only the user that it runs as"), "{message}");
 }
 
 #[test]
-fn a_socket_that_is_not_there_is_unreachable() {
+fn a_missing_socket_is_unreachable() {
     let (kind, message) = only(&now(fetch_claims(&at("unix:/no/such/socket"))));
     assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("No such file"), "{message}");
@@ -394,7 +397,7 @@ fn a_socket_that_is_not_there_is_unreachable() {
 }
 
 #[test]
-fn an_address_that_is_none_is_refused_without_being_repeated() {
+fn an_invalid_address_is_refused_without_being_quoted() {
     for address in ["", "head:6820", "ftp://head", "unix:relative", "http://", "http://u:secret@[x"]
     {
         let (kind, message) = only(&now(fetch_claims(&at(address))));
@@ -404,7 +407,7 @@ fn an_address_that_is_none_is_refused_without_being_repeated() {
 }
 
 #[test]
-fn credentials_of_an_address_are_neither_sent_nor_shown() {
+fn credentials_of_an_address_are_neither_sent_nor_displayed() {
     let address = "http://me:secret@127.0.0.1:1/prefix?key=secret";
     let answers = now(fetch_claims(&at(address)));
     assert_eq!(only(&answers).0, SourceProblemKind::Unreachable);
@@ -413,7 +416,7 @@ fn credentials_of_an_address_are_neither_sent_nor_shown() {
 }
 
 #[test]
-fn a_token_that_cannot_be_sent_is_not_shown() {
+fn a_token_that_cannot_be_sent_is_not_displayed() {
     let rest = SlurmrestdClientConfig {
         token: Some("secret\nword".to_owned()),
         ..at("http://127.0.0.1:1")

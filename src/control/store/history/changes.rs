@@ -1,6 +1,6 @@
-//! What changed between runs, and which of it may be behind what a part shows.
+//! Changes between runs, and which of them may explain a part's readings.
 //!
-//! What happened together is said; why is nobody's word here.
+//! The changes are reported as coincident; this module claims no cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use model::id::{DomainName, NodeName};
 use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend};
 
 impl RunHistory {
-    /// What changed between runs, in order of time: of these nodes, or of all
-    /// where none is named, and what concerns everybody.
+    /// The changes between runs, in order of time: of these nodes, or of all nodes if none is
+    /// named, and the changes that concern the whole fleet.
     pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<RunChange>, HistoryError> {
         let mut changes = Vec::new();
         let mut before: Option<HistoryRun> = None;
@@ -64,7 +64,7 @@ impl RunHistory {
                     after,
                 });
             }
-            // What a run did not say is as it was said last.
+            // A field that a run does not report keeps its last reported value.
             was.extend(is);
             known = Some((node, was));
         }
@@ -74,7 +74,6 @@ impl RunHistory {
         Ok(changes)
     }
 
-    /// What changed, and whose it may be.
     pub(super) fn changes_by_node(&self) -> Result<ChangesByNode, HistoryError> {
         let mut meanwhile = ChangesByNode::default();
         for changed in self.changes(&BTreeSet::new())? {
@@ -87,17 +86,16 @@ impl RunHistory {
     }
 }
 
-/// What changed over all runs.
+/// The changes over all runs.
 #[derive(Default)]
 pub(super) struct ChangesByNode {
-    /// By node; of nobody what is everybody's.
+    /// By node; `None` holds the changes of the whole fleet.
     changes: BTreeMap<Option<NodeName>, Vec<RunChange>>,
-    /// The nodes of each domain.
     members: BTreeMap<DomainName, BTreeSet<NodeName>>,
 }
 
 impl ChangesByNode {
-    /// Puts beside a series what changed of its part while it ran.
+    /// Adds to a series the changes of its part during the series.
     pub(super) fn add_to_trend(&self, trend: &mut Trend) {
         let mut nodes: BTreeSet<Option<NodeName>> = BTreeSet::from([None]);
         let part = &trend.part;
@@ -122,7 +120,7 @@ impl ChangesByNode {
     }
 }
 
-/// What concerns everybody and is not as in the run before.
+/// The fleet-wide differences from the run before.
 fn fleet_changes(before: &HistoryRun, after: &HistoryRun) -> Vec<RunChange> {
     let changed = |kind, what: &str, was: &str, is: &str| RunChange {
         run: after.run.clone(),
@@ -143,7 +141,7 @@ fn fleet_changes(before: &HistoryRun, after: &HistoryRun) -> Vec<RunChange> {
     all
 }
 
-/// Whether a change can be behind what a part shows: another GPU's is not.
+/// Whether a change can explain the readings of a part: one of another GPU cannot.
 fn is_relevant(changed: &RunChange, part: &FabricPart) -> bool {
     let Some(index) = IdentityField::from_name(&changed.what).gpu else { return true };
     let is = |node: Option<&str>, gpu: Option<u32>| {

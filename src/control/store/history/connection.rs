@@ -1,4 +1,4 @@
-//! Opening the file: whose it is, which version, whether it is whole, and who writes.
+//! Opening the file: its owner, its version, its integrity, and the lock of its writer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +14,18 @@ use super::{HistoryError, RunHistory, schema};
 use crate::store::run_folder;
 use crate::store::run_folder::parent_folder;
 
-/// How long a writer is waited for. Adding a run takes well under a second; only
-/// a rebuild takes longer, and what it does not see is added the next time.
+/// How long a writer waits for another one. Adding a run takes well under a second; only a rebuild
+/// takes longer, and the next addition includes the runs that this one misses.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether the writer is done.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A file up to this size is checked page by page when it is opened to be
-/// written: a tenth of a second. A larger one tells when the damage is met.
+/// A file up to this size is checked page by page when it is opened for writing, in a tenth of a
+/// second. Damage in a larger file is reported when a query meets it.
 const MAX_CHECKED_BYTES: u64 = 256 << 20;
 
 impl RunHistory {
-    /// Opens it to be written, and makes it where it is not there yet.
+    /// Opens a history for writing, and creates it if it is missing.
     pub fn open(path: &Path) -> Result<Self, HistoryError> {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
         if let Some(parent) = parent {
@@ -71,13 +70,13 @@ impl RunHistory {
         })
     }
 
-    /// Opens one that is there, to be read only: also one of an older version, whose
-    /// tables say less.
+    /// Opens an existing history for reading only, also one of an older version, whose tables hold
+    /// less.
     pub fn open_read_only(path: &Path) -> Result<Self, HistoryError> {
         Self::open_read_only_within(path, LOCK_TIMEOUT)
     }
 
-    /// The same, for somebody who waits no longer than this for a writer.
+    /// The same, waiting at most `patience` for a writer.
     pub fn open_read_only_within(path: &Path, patience: Duration) -> Result<Self, HistoryError> {
         if !path.try_exists().map_err(|source| io_error(path, source))? {
             return Err(HistoryError::Missing { path: path.to_owned() });
@@ -107,8 +106,8 @@ impl RunHistory {
             })
         };
         let opened = match read(false) {
-            // A folder that cannot be written holds no shared memory for the log.
-            // Without a log there is nothing but the file to read.
+            // A read-only folder holds no shared memory for the log. Without a log the file alone
+            // is complete.
             Err(HistoryError::Database { .. } | HistoryError::Full { .. })
                 if !has_write_ahead_log(path) =>
             {
@@ -120,7 +119,7 @@ impl RunHistory {
     }
 }
 
-/// What is no file may be waited for without end (a pipe).
+/// Reading anything else, such as a pipe, may block forever.
 fn check_regular_file(path: &Path) -> Result<(), HistoryError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -130,17 +129,16 @@ fn check_regular_file(path: &Path) -> Result<(), HistoryError> {
     }
 }
 
-/// A file from somebody else may bring views and triggers of its own: nothing in it is
-/// run but our own queries, and none of those changes the schema behind our back
-/// (sqlite.org/security.html, "untrusted database files").
+/// A foreign file may bring views and triggers: only fabricgate's own queries run, and nothing in
+/// the file may change the schema (sqlite.org/security.html, "untrusted database files").
 fn restrict_connection(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map(drop)
 }
 
-/// Whether its views are ours, word for word: a query of ours runs what they say, and
-/// one of somebody else may say something without end.
+/// Whether the file's views are exactly those of fabricgate: a query runs the views that it names,
+/// and a foreign view may run without end.
 fn has_expected_views(connection: &Connection) -> rusqlite::Result<bool> {
     let views = |connection: &Connection| -> rusqlite::Result<BTreeSet<String>> {
         let sql = "SELECT sql FROM sqlite_master WHERE type IN ('view', 'trigger')";
@@ -154,7 +152,7 @@ fn has_expected_views(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(views(&transaction)? == views(connection)?)
 }
 
-/// Renames a damaged file, so that a new one can be made, and says what to.
+/// Renames a damaged file so that a new one can be created, and returns its new name.
 pub fn set_aside(path: &Path) -> Result<PathBuf, HistoryError> {
     let _lock = lock_file(path)?;
     let free =
@@ -162,7 +160,7 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, HistoryError> {
     let aside = free.expect("one of four billion names is free");
     fs::rename(path, &aside).map_err(|source| io_error(path, source))?;
     for end in ["-wal", "-shm"] {
-        // What the log holds belongs to the damaged file and to no new one.
+        // The log belongs to the damaged file, not to the new one.
         let (from, to) = (path_with_suffix(path, end), path_with_suffix(&aside, end));
         if from.exists() {
             fs::rename(&from, to).map_err(|source| io_error(&from, source))?;
@@ -171,7 +169,7 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, HistoryError> {
     Ok(aside)
 }
 
-/// The version of a file that is ours; 0 where it is empty.
+/// The version of a fabricgate history; 0 for an empty file.
 fn read_version(connection: &Connection, path: &Path) -> Result<i64, HistoryError> {
     let wrong = |source| explain_sqlite_error(path, source);
     let number = |pragma: &str| {
@@ -186,7 +184,7 @@ fn read_version(connection: &Connection, path: &Path) -> Result<i64, HistoryErro
         (_, schema::APPLICATION_ID) if schema::VERSION < found => {
             Err(HistoryError::Newer { path: path.to_owned(), found, known: schema::VERSION })
         }
-        // Views are the same in all versions so far.
+        // All versions so far have the same views.
         (_, schema::APPLICATION_ID) if 0 < found => {
             if !has_expected_views(connection).map_err(wrong)? {
                 return Err(HistoryError::Foreign { path: path.to_owned() });
@@ -197,18 +195,17 @@ fn read_version(connection: &Connection, path: &Path) -> Result<i64, HistoryErro
     }
 }
 
-/// Looks at every page.
 fn check_integrity(connection: &Connection, path: &Path) -> Result<(), HistoryError> {
-    let said: String = connection
+    let result: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(|source| explain_sqlite_error(path, source))?;
-    match said.as_str() {
+    match result.as_str() {
         "ok" => Ok(()),
-        _ => Err(HistoryError::Damaged { path: path.to_owned(), why: said }),
+        _ => Err(HistoryError::Damaged { path: path.to_owned(), why: result }),
     }
 }
 
-/// Takes the file for one writer.
+/// Locks the file for one writer.
 fn lock_file(path: &Path) -> Result<File, HistoryError> {
     let name = path_with_suffix(path, ".lock");
     let opened = run_folder::open_options().create(true).truncate(false).write(true).open(&name);
@@ -230,21 +227,19 @@ fn lock_file(path: &Path) -> Result<File, HistoryError> {
     }
 }
 
-/// The file of this name with something after it.
 fn path_with_suffix(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
 }
 
-/// Whether there is something in the write-ahead log of a file.
+/// Whether the write-ahead log of a file holds data.
 fn has_write_ahead_log(path: &Path) -> bool {
     fs::metadata(path_with_suffix(path, "-wal")).is_ok_and(|found| 0 < found.len())
 }
 
-/// File systems that several machines have, by the numbers that statfs(2) and
-/// the kernel's magic.h give them: a write-ahead log needs shared memory, which
-/// machines do not share (sqlite.org/wal.html).
+/// Shared file systems, by the numbers of statfs(2) and the kernel's magic.h: a write-ahead log
+/// needs shared memory, which machines do not share (sqlite.org/wal.html).
 const REMOTE_FILE_SYSTEMS: &[u32] = &[
     0x6969,      // NFS
     0x0BD0_0BD0, // Lustre
@@ -257,17 +252,17 @@ const REMOTE_FILE_SYSTEMS: &[u32] = &[
     0x6573_5546, // FUSE
 ];
 
-/// Whether the folder of a file may be on other machines too.
+/// Whether the folder of a file may be shared with other machines.
 fn is_remote(path: &Path) -> bool {
     let found = rustix::fs::statfs(parent_folder(path));
-    // The numbers have 32 bits; the field is wider, and signed on some machines.
+    // The numbers have 32 bits; the field is wider, and signed on some architectures.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits count")]
     found.is_ok_and(|found| REMOTE_FILE_SYSTEMS.contains(&(found.f_type as u32)))
 }
 
-/// Whether the disk of a file has no room left.
+/// Whether the disk of a file is full.
 fn is_full(path: &Path) -> bool {
-    // Less than a few pages is none.
+    // Less than a few pages counts as full.
     rustix::fs::statvfs(parent_folder(path))
         .is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
 }
@@ -279,7 +274,7 @@ pub(super) fn io_error(path: &Path, source: std::io::Error) -> HistoryError {
     }
 }
 
-/// The same error, said to somebody who waited so long.
+/// The same error, with the time that this reader waited.
 pub(super) fn with_lock_timeout(patience: Duration, error: HistoryError) -> HistoryError {
     match error {
         HistoryError::Busy { path, .. } => HistoryError::Busy { path, seconds: patience.as_secs() },
@@ -287,7 +282,7 @@ pub(super) fn with_lock_timeout(patience: Duration, error: HistoryError) -> Hist
     }
 }
 
-/// What an error of the database means to whoever has the file, and waited [`PATIENCE`].
+/// The meaning of an SQLite error for a process that waited [`LOCK_TIMEOUT`].
 pub(super) fn explain_sqlite_error(path: &Path, source: rusqlite::Error) -> HistoryError {
     let path = path.to_owned();
     match source.sqlite_error_code() {
@@ -295,7 +290,7 @@ pub(super) fn explain_sqlite_error(path: &Path, source: rusqlite::Error) -> Hist
             HistoryError::Damaged { path, why: source.to_string() }
         }
         Some(ErrorCode::DiskFull) => HistoryError::Full { path },
-        // Where there is no room for shared memory, that is all that is said.
+        // Without room for shared memory, SQLite reports only this code.
         Some(ErrorCode::SystemIoFailure) if is_full(&path) => HistoryError::Full { path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             HistoryError::Busy { path, seconds: LOCK_TIMEOUT.as_secs() }

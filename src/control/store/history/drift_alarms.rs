@@ -1,8 +1,8 @@
-//! Drift alarms that nothing has ended: of all nodes and domains, one series
-//! after the other, and again only where runs were added.
+//! Standing drift alarms of all nodes and domains, computed series by series and only after runs
+//! were added.
 //!
-//! Where a series left what is usual, `judge::drift` says; here it is asked. What
-//! cannot be read is told, and what was known before counts until it can.
+//! `judge::drift` decides where a series leaves its usual range; this module queries it. A read
+//! error is reported, and the earlier alarms stand until a read succeeds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,31 +15,31 @@ use model::id::{DomainName, NodeName};
 use model::time_format::DAY_S;
 use model::trend::{FabricPart, FabricPartKind, OpenAlarm, Trend};
 
-/// A series that nobody measured for so long, while its node or domain was
-/// measured otherwise, belongs to a test that is not run any more: nobody would
-/// ever see its alarm end. An audit comes round in days, a slow one in weeks.
+/// A series without a measurement for so long, although its node or domain was measured otherwise,
+/// belongs to a test that no longer runs: its alarm would never end. An audit covers the fleet in
+/// days, a slow one in weeks.
 const STALE_SERIES_DAYS: i64 = 60;
 
-/// How long monitoring waits for a writer whose file system lets nobody read
-/// meanwhile. The next look comes soon.
+/// How long monitoring waits for a writer on a file system without concurrent readers. The next
+/// refresh follows soon.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the series of nodes and domains say.
+/// Drift alarms over the series of nodes and domains.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DriftSummary {
-    /// Series in which the run that was asked for rang an alarm.
+    /// Series in which the given run raised an alarm.
     pub triggered: Vec<Trend>,
-    /// Alarms for the worse that nothing has ended, in order of parts.
+    /// Standing alarms for the worse, in order of parts.
     pub open: Vec<OpenAlarm>,
 }
 
 impl RunHistory {
-    /// Which alarms stand, and which of these and others a run rang.
+    /// The standing alarms, and the alarms that a run raised.
     pub fn drift_summary(&self, run: Option<&str>) -> Result<DriftSummary, HistoryError> {
         let whole = self.full_resolution_since()?;
         let selection = SeriesSelection::with_kinds([FabricPartKind::Node, FabricPartKind::Domain]);
         let mut drifts = DriftSummary::default();
-        // When each node and domain was last measured, and each series that stands.
+        // The time of the last measurement of each node and domain, and each alarmed series.
         let mut newest: BTreeMap<(Option<NodeName>, Option<DomainName>), i64> = BTreeMap::new();
         let mut standing: Vec<(i64, OpenAlarm)> = Vec::new();
         self.for_each_trend(&selection, |_, mut trend| {
@@ -63,7 +63,7 @@ impl RunHistory {
         Ok(drifts)
     }
 
-    /// What is another as soon as any run is added, changed, thinned or gone.
+    /// A digest that differs as soon as any run is added, changed, thinned or removed.
     fn runs_digest(&self) -> Result<String, HistoryError> {
         let rows = self.query("SELECT n, signature, thinned FROM runs ORDER BY n", [], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?))
@@ -72,28 +72,28 @@ impl RunHistory {
     }
 }
 
-/// Whose a series is, as far as it can be measured by itself.
+/// The node or domain of a series, as far as it can be measured by itself.
 fn series_owner(part: &FabricPart) -> (Option<NodeName>, Option<DomainName>) {
     match &part.node {
-        // A node's place in a domain may change.
+        // A node may move to another domain.
         Some(node) => (Some(node.clone()), None),
         None => (None, part.domain.clone()),
     }
 }
 
-/// The alarms that stand, as they were last read.
+/// The standing alarms as of the last read.
 #[derive(Clone, Debug, Default)]
 pub struct DriftAlarms {
-    /// The runs they were told from.
+    /// The runs that the alarms were computed from.
     runs_digest: Option<String>,
-    /// The alarms.
+    /// The standing alarms.
     pub open: Vec<OpenAlarm>,
-    /// Why they could not be read the last time.
+    /// The error of the last read, if it failed.
     pub read_error: Option<String>,
 }
 
 impl DriftAlarms {
-    /// Alarms that somebody has read, or why not.
+    /// Alarms that another function read, or its error.
     pub fn from_result(read: Result<Vec<OpenAlarm>, String>) -> Self {
         match read {
             Ok(standing) => Self { open: standing, ..Self::default() },
@@ -101,9 +101,9 @@ impl DriftAlarms {
         }
     }
 
-    /// Reads them, where runs were added since. One that does not exist yet has none.
+    /// Reads the alarms if runs were added. A history that does not exist yet has none.
     pub fn refresh(&mut self, file: &Path) {
-        // One that cannot be reached is none that is gone: its alarms are not over.
+        // An unreachable file is not a missing one: its alarms stand.
         if let Ok(false) = file.try_exists() {
             *self = Self::default();
             return;
@@ -124,7 +124,7 @@ impl DriftAlarms {
         Ok(())
     }
 
-    /// Whether they were read the last time that somebody looked.
+    /// Whether the last read succeeded.
     pub fn is_read(&self) -> bool {
         self.read_error.is_none()
     }

@@ -1,6 +1,6 @@
-//! Adding runs: one, all of a folder, or everything anew.
+//! Adding runs: one, all of a folder, or a full rebuild.
 //!
-//! A run goes in whole, in one transaction, or not at all.
+//! A run is added whole, in one transaction, or not at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,35 +16,35 @@ use model::tool_recording::ToolRecording;
 use model::trend::FabricPartKind;
 use model::verdict::{Outcome, Verdicts};
 
-/// What became of a run that was to be added.
+/// The result of adding a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IngestResult {
-    /// It is in it now.
+    /// It was added.
     New,
-    /// It was in it, as it is.
+    /// It was present and unchanged.
     Same,
-    /// It was in it, and its folder has changed since; now it is as its folder is.
+    /// It was present and its folder has changed since; the history now matches the folder.
     Changed,
-    /// It is under way, or ended before anything was judged: nothing to keep yet.
+    /// It is in progress, or ended before any verdict: nothing to store yet.
     Unjudged,
 }
 
-/// What became of the runs in a folder.
+/// The results for the runs of a folder.
 #[derive(Debug, Default)]
 pub struct IngestSummary {
-    /// Runs that are in it now and were not before, or not as they are.
+    /// Runs that were added or updated.
     pub added: usize,
-    /// Runs that were in it and are as they were.
+    /// Runs that were present and unchanged.
     pub same: usize,
-    /// Runs that nothing was judged of.
+    /// Runs without a verdict.
     pub unjudged: usize,
-    /// Runs that are in it and whose folders are gone or cannot be read: kept as they were.
+    /// Stored runs whose folders are missing or unreadable: kept unchanged.
     pub kept: usize,
-    /// Folders that could not be read, and why.
+    /// Unreadable folders, with the error.
     pub unreadable: Vec<(PathBuf, String)>,
 }
 
-/// What of a run is kept, read from its folder.
+/// The stored part of a run, read from its folder.
 struct IngestedRun {
     stored: StoredRun,
     signature: String,
@@ -54,8 +54,7 @@ struct IngestedRun {
 }
 
 impl RunHistory {
-    /// Adds a run, or what changed of one since it was added. The same run twice
-    /// changes nothing.
+    /// Adds a run, or its changes since it was added. Adding the same run twice changes nothing.
     pub fn add_run(&mut self, stored: &StoredRun) -> Result<IngestResult, HistoryError> {
         let path = self.path.clone();
         let wrong = |source| super::connection::explain_sqlite_error(&path, source);
@@ -79,7 +78,7 @@ impl RunHistory {
         Ok(if was.is_some() { IngestResult::Changed } else { IngestResult::New })
     }
 
-    /// Adds the runs of a folder that are not in it yet, or changed since.
+    /// Adds the runs of a folder that are missing from the history or have changed since.
     pub fn add_new_runs(&mut self, runs: &Path) -> Result<IngestSummary, HistoryError> {
         let mut rebuilt = IngestSummary::default();
         let mut taken: BTreeSet<String> = BTreeSet::new();
@@ -87,8 +86,8 @@ impl RunHistory {
             let added =
                 run_reader::open_run(&folder).map_err(HistoryError::from).and_then(|stored| {
                     let run = &stored.record.info.id;
-                    // A second folder of the same run, a copy: else each would replace the
-                    // other whenever somebody looks.
+                    // A second folder of the same run is a copy: otherwise each would replace the
+                    // other at every refresh.
                     if taken.contains(run) {
                         return Ok(IngestResult::Same);
                     }
@@ -102,7 +101,7 @@ impl RunHistory {
                 Ok(IngestResult::New | IngestResult::Changed) => rebuilt.added += 1,
                 Ok(IngestResult::Same) => rebuilt.same += 1,
                 Ok(IngestResult::Unjudged) => rebuilt.unjudged += 1,
-                // One folder that cannot be read keeps no other out.
+                // An unreadable folder does not keep the others out.
                 Err(HistoryError::Run(error)) => {
                     rebuilt.unreadable.push((folder, error.to_string()));
                 }
@@ -112,9 +111,8 @@ impl RunHistory {
         Ok(rebuilt)
     }
 
-    /// Makes everything anew from the run folders in a folder, in one
-    /// transaction: who reads meanwhile sees it as it was. Runs whose folders are
-    /// gone, and those that were thinned out, stay as they are.
+    /// Rebuilds the history from the run folders in a folder, in one transaction: concurrent
+    /// readers see the old state. Runs without a folder and thinned runs stay as they are.
     pub fn rebuild(&mut self, runs: &Path) -> Result<IngestSummary, HistoryError> {
         let mut rebuilt = IngestSummary::default();
         let folders = run_reader::find_run_folders(runs)?;
@@ -141,7 +139,7 @@ impl RunHistory {
                 Err(other) => return Err(other),
             };
             let was = find_run(&transaction, &run).map_err(wrong)?;
-            // Of two folders of a run one may be a copy that was made before its end.
+            // Of two folders of a run, one may be a copy that was made before the run ended.
             let is_new = kept.is_none() || taken.insert(run.clone());
             seen.insert(run);
             match (kept, was) {
@@ -168,8 +166,7 @@ impl RunHistory {
     }
 }
 
-/// By which a folder that was changed is known: length and time of the files
-/// that count.
+/// Identifies a changed folder: size and modification time of the relevant files.
 fn folder_signature(folder: &Path) -> String {
     use std::os::unix::fs::MetadataExt as _;
     let of = |name: &str| {
@@ -181,7 +178,7 @@ fn folder_signature(folder: &Path) -> String {
     json_digest(&files.map(of))
 }
 
-/// A run that is in it: its number, its folder's signature, whether it was thinned.
+/// A stored run: its number, the signature of its folder, whether it was thinned.
 fn find_run(connection: &Connection, run: &str) -> rusqlite::Result<Option<(i64, String, bool)>> {
     connection
         .prepare("SELECT n, signature, thinned FROM runs WHERE run = ?1")?
@@ -189,7 +186,7 @@ fn find_run(connection: &Connection, run: &str) -> rusqlite::Result<Option<(i64,
         .optional()
 }
 
-/// What of a run is kept; `None` where nothing was judged yet.
+/// The stored part of a run; `None` if it has no verdict yet.
 fn read_run(stored: StoredRun, signature: String) -> Result<Option<IngestedRun>, RecordError> {
     let Some(verdicts) = stored.verdicts()?.filter(|_| stored.record.state != RunState::Running)
     else {
@@ -200,8 +197,7 @@ fn read_run(stored: StoredRun, signature: String) -> Result<Option<IngestedRun>,
     Ok(Some(IngestedRun { stored, signature, recordings, verdicts, rollup: rolled }))
 }
 
-/// Writes a run. Errors of its folder are the outer, those of the database the
-/// inner.
+/// Writes a run. The outer error is that of its folder, the inner one that of the database.
 fn insert_run(
     connection: &Connection,
     kept: &IngestedRun,
@@ -223,7 +219,7 @@ fn to_json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("values of the model are plain data")
 }
 
-/// The name that a value has in documents.
+/// The serialized name of a value.
 pub(super) fn document_name<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
@@ -302,7 +298,7 @@ fn insert_nodes(
     Ok(())
 }
 
-/// The number of a text that many rows share: it is kept once.
+/// The number of a text that many rows share; it is stored once.
 fn intern_text(
     connection: &Connection,
     table: &str,
@@ -343,14 +339,14 @@ fn insert_points(connection: &Connection, n: i64, rolled: &RunRollup) -> rusqlit
     Ok(())
 }
 
-/// Six significant digits: a tenth of what the quietest fabric scatters is
-/// 6e-5 of a value, and text of more digits is only longer.
+/// Six significant digits: a tenth of the scatter of the quietest fabric is 6e-5 of a value, and
+/// more digits only lengthen the text.
 fn round_significant(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// Finds the number of a part's series in a test. A node's place in a domain may
-/// change; its series goes on.
+/// Finds the number of a part's series in a test. A node may move to another domain; its series
+/// goes on.
 struct SeriesInserter<'c> {
     connection: &'c Connection,
     find: Statement<'c>,

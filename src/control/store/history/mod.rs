@@ -1,8 +1,8 @@
-//! What all runs showed, in one SQLite file, so that a part can be looked at over time.
+//! The results of all runs in one SQLite file, for the course of a part over time.
 //!
-//! An index: the run folders are the truth, and everything here is made again
-//! from them at any time. Nothing here judges, and a run's verdict and the gate
-//! never wait for it: whoever adds a run has its verdict already.
+//! An index: the run folders are the truth, and the history can be rebuilt from them at any time.
+//! It judges nothing, and neither a verdict nor the gate waits for it: a run is added after its
+//! verdict.
 
 mod changes;
 mod connection;
@@ -29,26 +29,25 @@ pub use retention::{CompactionSummary, RetentionPolicy};
 
 use super::RecordError;
 
-/// A history that was opened.
+/// An opened history.
 #[derive(Debug)]
 pub struct RunHistory {
     path: PathBuf,
     connection: Connection,
-    /// The older version that it had until it was opened.
+    /// The older version that the file had before it was opened.
     upgraded_from: Option<i64>,
-    /// How long it waits for others.
     lock_timeout: Duration,
-    /// Held by the one who writes, until it is closed.
+    /// Held by the writer until the history is closed.
     _lock: Option<File>,
 }
 
 /// Why a history could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// It is not there.
+    /// The file is missing.
     #[error("{}: there is no history yet; `fabricgate history --rebuild` makes one from run folders", path.display())]
     Missing {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// A newer program wrote it.
@@ -59,60 +58,60 @@ pub enum HistoryError {
         path.display()
     )]
     Newer {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: i64,
-        /// The newest one known here.
+        /// The newest version that this program knows.
         known: i64,
     },
-    /// It is an SQLite file of somebody else.
-    #[error("{}: an SQLite file that is no history of fabricgate; it is left as it is", path.display())]
+    /// Another program's SQLite file.
+    #[error("{}: an SQLite file that is not a fabricgate history; left unchanged", path.display())]
     Foreign {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// It is damaged.
+    /// The file is damaged.
     #[error(
         "{}: damaged ({why}); `fabricgate history --rebuild` sets it aside and makes it again from \
          the run folders",
         path.display()
     )]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What SQLite says.
+        /// The message of SQLite.
         why: String,
     },
     /// Another process writes it.
     #[error("{}: another process has been writing it for {seconds} s", path.display())]
     Busy {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long this process waited.
         seconds: u64,
     },
-    /// There is no room.
-    #[error("{}: no room left on the disk; the history is as it was before", path.display())]
+    /// The disk is full.
+    #[error("{}: no room left on the disk; the history is unchanged", path.display())]
     Full {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The database says no.
+    /// An error of the database.
     #[error("{}: {source}", path.display())]
     Database {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What SQLite says.
+        /// The error of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// The system says no.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -122,24 +121,23 @@ pub enum HistoryError {
 }
 
 impl HistoryError {
-    /// Whether the file itself is broken, so that making it again helps.
+    /// Whether the file itself is damaged, so that a rebuild helps.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
 }
 
 impl RunHistory {
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// The older version that it had until it was opened now, and the present one.
+    /// The older version that the file had before it was opened, and the present one.
     pub fn upgraded_versions(&self) -> Option<(i64, i64)> {
         self.upgraded_from.map(|was| (was, schema::VERSION))
     }
 
-    /// What an error of the database means for this file.
     fn to_history_error(&self, source: rusqlite::Error) -> HistoryError {
         connection::with_lock_timeout(
             self.lock_timeout,

@@ -1,8 +1,8 @@
-//! What a node was in a run: driver, firmware, GPUs, boot, slot, neighbours, and
-//! what of that is no longer as it was in the run before.
+//! A node's identity in a run (driver, firmware, GPUs, boot, slot, switch ports), and its
+//! differences from the run before.
 //!
-//! Everything under a name of its own, so that what one run did not say is not
-//! taken for a change. Pure.
+//! Each field has a name of its own, so that a field that a run does not report is not taken for a
+//! change. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,36 +13,36 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::trend::RunChangeKind;
 use model::worker_protocol::MachineRecord;
 
-/// What a node was, by name: `driver`, `boot`, `GPU 2 UUID`.
+/// The identity of a node by field name: `driver`, `boot`, `GPU 2 UUID`.
 pub type NodeIdentity = BTreeMap<String, String>;
 
-/// Every node as its worker, its tools and its claims describe it.
+/// The identity of every node from its worker, its tools and its claims.
 pub fn node_identities(
     claims: &Claims,
     machines: &[MachineRecord],
     recordings: &[ToolRecording],
 ) -> BTreeMap<NodeName, NodeIdentity> {
     let mut all: BTreeMap<NodeName, NodeIdentity> = BTreeMap::new();
-    for (node, said) in &claims.nodes {
+    for (node, claimed) in &claims.nodes {
         let is = all.entry(node.clone()).or_default();
         let mut put = |name: &str, value: &Option<String>| {
             if let Some(value) = value {
                 is.insert(name.to_owned(), value.clone());
             }
         };
-        put("driver", &said.driver);
-        put("boot", &said.boot_id);
-        put("rack", &said.rack);
-        put("slot", &said.slot);
-        for nic in &said.nics {
+        put("driver", &claimed.driver);
+        put("boot", &claimed.boot_id);
+        put("rack", &claimed.rack);
+        put("slot", &claimed.slot);
+        for nic in &claimed.nics {
             let (Some(device), Some(leaf)) = (&nic.device, &nic.leaf) else { continue };
             let port = nic.port.as_deref().map(|port| format!(" port {port}")).unwrap_or_default();
             put(&format!("neighbour of {device}"), &Some(format!("{leaf}{port}")));
             put(&format!("{device} GUID"), &nic.guid);
         }
-        // Of the node, or of all of its GPUs that say one.
+        // The clique of the node, or of all of its GPUs that report one.
         let cliques: BTreeSet<String> =
-            said.fabric.iter().filter_map(FabricReport::clique).collect();
+            claimed.fabric.iter().filter_map(FabricReport::clique).collect();
         if let (1, clique) = (cliques.len(), cliques.into_iter().next()) {
             put("clique", &clique);
         }
@@ -63,21 +63,22 @@ pub fn node_identities(
             }
         }
     }
-    // What a machine says of itself counts more than what is said of it; the
-    // last word of one that was started again counts.
+    // A machine's own report overrides the claims; the report of its last start counts.
     for machine in machines {
         let is = all.entry(machine.node.clone()).or_default();
-        let said = &machine.environment;
-        for (name, value) in
-            [("driver", &said.driver), ("boot", &said.boot_id), ("kernel", &said.kernel)]
-        {
+        let environment = &machine.environment;
+        for (name, value) in [
+            ("driver", &environment.driver),
+            ("boot", &environment.boot_id),
+            ("kernel", &environment.kernel),
+        ] {
             if let Some(value) = value {
                 is.insert(name.to_owned(), value.clone());
             }
         }
-        for line in &said.gpus {
+        for line in &environment.gpus {
             let fields: Vec<&str> = line.split(", ").collect();
-            // Index, UUID, four that move, VBIOS: what `probe::environment` asks for.
+            // Index, UUID, four changing values, VBIOS: the query of `probe::environment`.
             let [index, uuid, _, _, _, _, vbios] = fields.as_slice() else { continue };
             if index.parse::<u32>().is_err() {
                 continue;
@@ -92,14 +93,14 @@ pub fn node_identities(
     all
 }
 
-/// Whether a UUID or a version is one: where a GPU does not answer, nvidia-smi puts
-/// `[N/A]`, `[Unknown Error]` or `ERR!` in its place, and another GPU it is not.
+/// Whether a text is a UUID or a version: for a GPU that does not answer, nvidia-smi prints
+/// `[N/A]`, `[Unknown Error]` or `ERR!`, which is not another GPU.
 fn is_known_value(value: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
     !value.is_empty() && value.chars().all(fits)
 }
 
-/// A PCI address as domain, bus and device, which tools write with other widths.
+/// A PCI address as domain, bus and device, which tools pad to different widths.
 fn parse_pci_address(text: &str) -> Option<String> {
     let hex = |text: &str| u32::from_str_radix(text, 16).ok();
     let (place, device) = text.trim().rsplit_once(':')?;
@@ -108,7 +109,7 @@ fn parse_pci_address(text: &str) -> Option<String> {
     Some(format!("{:04x}:{:02x}:{:02x}", hex(domain)?, hex(bus)?, hex(device)?))
 }
 
-/// The tools that measured, with their versions.
+/// The tools of the run, with their versions.
 pub(super) fn tool_versions(recordings: &[ToolRecording], own: &str) -> BTreeMap<String, String> {
     let mut tools = BTreeMap::from([("fabricgate".to_owned(), own.to_owned())]);
     for recording in recordings {
@@ -123,21 +124,21 @@ pub(super) fn tool_versions(recordings: &[ToolRecording], own: &str) -> BTreeMap
     tools
 }
 
-/// What a name of an identity stands for: names are stored, and read back here.
+/// The meaning of an identity's field name: names are stored, and parsed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityField {
-    /// What kind of thing.
+    /// The kind of change that a new value is.
     pub kind: RunChangeKind,
-    /// The GPU that it is of.
+    /// The GPU of the field, if it is one of a GPU.
     pub gpu: Option<u32>,
 }
 
 impl IdentityField {
-    /// Takes a name apart.
+    /// Parses a field name.
     pub fn from_name(name: &str) -> Self {
         let kind = match name {
             "driver" => RunChangeKind::Driver,
-            // Another kernel takes another boot, and counts as one.
+            // Another kernel requires another boot, and counts as one.
             "boot" | "kernel" => RunChangeKind::Boot,
             "rack" | "slot" => RunChangeKind::Slot,
             _ if name.ends_with(" PCI address") => RunChangeKind::Slot,
@@ -151,7 +152,7 @@ impl IdentityField {
     }
 }
 
-/// What is known in both and not the same: name, before, after.
+/// The fields that both identities have with different values: name, before, after.
 pub fn identity_differences(
     before: &NodeIdentity,
     after: &NodeIdentity,
@@ -168,7 +169,7 @@ mod tests {
     use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment};
 
     #[test]
-    fn what_a_tool_prints_instead_of_a_value_is_no_other_gpu_and_no_other_firmware() {
+    fn a_tools_placeholder_does_not_count_as_another_gpu_or_firmware() {
         let of = |uuid: &str, vbios: &str| {
             let line = format!("0, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, {vbios}");
             let environment =

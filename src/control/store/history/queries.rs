@@ -1,4 +1,4 @@
-//! What is in it: when nodes were last measured, readings over runs, what changed.
+//! Queries: each node's last measurement, series over runs, and changes between runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,61 +11,61 @@ use model::trend::{FabricPart, FabricPartKind, Trend, TrendAlarm, TrendPoint};
 use model::unit::Unit;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// When a node was last measured, and how it came out.
+/// A node's last measurement and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastMeasurement {
-    /// The run.
+    /// The id of the run.
     pub run: String,
-    /// When it was made, RFC 3339.
+    /// The start of the run, RFC 3339.
     pub at: String,
     /// The same in seconds since 1970.
     pub at_unix: i64,
-    /// Under which profile.
+    /// The profile of the run.
     pub profile: String,
-    /// How the node came out.
+    /// The outcome of the node.
     pub outcome: Outcome,
-    /// The run came to its end and the node's outcome is known.
+    /// The run completed and the node's outcome is known.
     pub is_complete: bool,
 }
 
-/// A node that was measured.
+/// A measured node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeRunSummary {
     /// The node.
     pub node: NodeName,
-    /// The domain it was claimed to be in the last time.
+    /// The domain of its latest claim.
     pub domain: Option<DomainName>,
-    /// In how many runs.
+    /// The number of runs that measured it.
     pub runs: usize,
-    /// The last time.
+    /// Its last measurement.
     pub last: LastMeasurement,
-    /// What its least part showed then, as a share of what was expected.
+    /// The lowest reading of its parts in that run, as a share of the expectation.
     pub worst: Option<f64>,
 }
 
-/// A run that is in it.
+/// A stored run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryRun {
-    /// The run.
+    /// The id of the run.
     pub run: String,
-    /// When it was made, RFC 3339.
+    /// The start of the run, RFC 3339.
     pub at: String,
     /// The same in seconds since 1970.
     pub at_unix: i64,
-    /// Under which profile.
+    /// The profile of the run.
     pub profile: String,
-    /// Where its folder was when it was added.
+    /// The path of its folder when it was added.
     pub folder: String,
-    /// Digest of the expectations it was judged with.
+    /// Digest of the expectations that it was judged with.
     pub thresholds: String,
     /// The tools that measured, with their versions.
     pub tools: BTreeMap<String, String>,
 }
 
-/// Which series are wanted. What is empty or absent selects nothing away.
+/// A selection of series. An empty or absent field selects everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SeriesSelection {
-    /// Kinds of parts; of none named, all but paths, which are many.
+    /// Kinds of parts; if empty, all except paths, which are many.
     pub kinds: BTreeSet<FabricPartKind>,
     /// Nodes.
     pub nodes: BTreeSet<NodeName>,
@@ -84,7 +84,7 @@ pub struct SeriesSelection {
 }
 
 impl SeriesSelection {
-    /// The series of these kinds.
+    /// All series of these kinds.
     pub fn with_kinds(kinds: impl IntoIterator<Item = FabricPartKind>) -> Self {
         Self { kinds: kinds.into_iter().collect(), ..Self::default() }
     }
@@ -108,8 +108,8 @@ impl SeriesSelection {
 }
 
 impl RunHistory {
-    /// The runs that count, in order of time: where real ones are in it, those;
-    /// what was simulated or replayed is no history of machines.
+    /// The runs that count, in order of time: simulated and replayed runs count only if there are
+    /// no others, because they do not describe real machines.
     pub fn runs(&self) -> Result<Vec<HistoryRun>, HistoryError> {
         self.query(
             "SELECT run, at, at_unix, profile, folder, thresholds, tools FROM counted
@@ -137,8 +137,8 @@ impl RunHistory {
         Ok(least.into_iter().flatten().any(|simulated| simulated != 0))
     }
 
-    /// Every node that was measured, in order of name: how often, and the last
-    /// time how near what was expected.
+    /// Every measured node, in order of name: the number of its runs, and its last readings
+    /// relative to the expectation.
     pub fn nodes(&self) -> Result<Vec<NodeRunSummary>, HistoryError> {
         let rows = self.query(
             "SELECT nodes.node, domain, worst FROM nodes JOIN counted USING (n)
@@ -165,13 +165,12 @@ impl RunHistory {
         Ok(nodes.into_values().collect())
     }
 
-    /// Every run that is in it, by its id.
+    /// The ids of all stored runs.
     pub fn run_ids(&self) -> Result<BTreeSet<String>, HistoryError> {
         Ok(self.query("SELECT run FROM runs", [], |row| row.get(0))?.into_iter().collect())
     }
 
-    /// The newest run in which each node was measured completely; of one that never
-    /// was, the newest.
+    /// The newest run that measured each node completely; for a node without one, its newest run.
     pub fn newest_run_by_node(&self) -> Result<BTreeMap<NodeName, String>, HistoryError> {
         let rows = self.query(
             "SELECT nodes.node, run FROM nodes JOIN counted USING (n)
@@ -182,8 +181,8 @@ impl RunHistory {
         Ok(rows.into_iter().collect())
     }
 
-    /// When each node was last measured. A node that runs could not measure is
-    /// not in it: nothing was learnt of it.
+    /// The last measurement of each node. A node that runs could not measure is absent: nothing is
+    /// known about it.
     pub fn last_measured(&self) -> Result<BTreeMap<NodeName, LastMeasurement>, HistoryError> {
         let rows = self.query(
             "SELECT nodes.node, run, at, at_unix, profile, nodes.outcome, complete
@@ -205,10 +204,9 @@ impl RunHistory {
         Ok(rows.into_iter().collect())
     }
 
-    /// The series that are selected, each with its points in order of time, with
-    /// what changed meanwhile, and with the alarms that thinned points once gave.
-    /// What is usual and where a series left it is `judge::drift`'s to say, from
-    /// [`History::whole_since`] on.
+    /// The selected series, each with its points in order of time, the changes during it, and the
+    /// alarms that thinned points once gave. `judge::drift` finds the usual range and where a
+    /// series leaves it, from [`RunHistory::full_resolution_since`] on.
     pub fn trends(&self, selection: &SeriesSelection) -> Result<Vec<Trend>, HistoryError> {
         let mut trends: Vec<Trend> = Vec::new();
         self.for_each_trend(selection, |_, trend| trends.push(trend))?;
@@ -222,8 +220,8 @@ impl RunHistory {
         Ok(trends)
     }
 
-    /// The same of all that are no paths, with the numbers of their series, one after the
-    /// other: all series of a large fleet at once are more than a login node has room for.
+    /// The same for all series except paths, with the numbers of the series, one at a time: all
+    /// series of a large fleet together exceed the memory of a login node.
     pub(super) fn for_each_trend(
         &self,
         selection: &SeriesSelection,
@@ -270,7 +268,7 @@ impl RunHistory {
         Ok(())
     }
 
-    /// The series that are selected, without points.
+    /// The selected series, without points.
     fn read_series(&self, selection: &SeriesSelection) -> Result<Vec<(i64, Trend)>, HistoryError> {
         let homes = self.domain_by_node()?;
         let mut rows = self.query(
@@ -303,7 +301,7 @@ impl RunHistory {
         Ok(rows)
     }
 
-    /// Paths: they are kept as one list a run and test.
+    /// Paths: stored as one list for each run and test.
     fn read_paths(&self, selection: &SeriesSelection) -> Result<Vec<Trend>, HistoryError> {
         let homes = self.domain_by_node()?;
         let rows = self.query(
@@ -369,7 +367,6 @@ impl RunHistory {
         Ok(trends)
     }
 
-    /// What was found, by run.
     fn findings_by_run(&self) -> Result<BTreeMap<String, Vec<Finding>>, HistoryError> {
         let rows = self.query(
             "SELECT run, id, findings.outcome, class, kind, domain, node, gpu, peer, rail, direction
@@ -398,7 +395,7 @@ impl RunHistory {
         Ok(all)
     }
 
-    /// The domain that each node was last claimed to be in.
+    /// The domain of each node's latest claim.
     pub(super) fn domain_by_node(&self) -> Result<BTreeMap<NodeName, DomainName>, HistoryError> {
         let rows = self.query(
             "SELECT nodes.node, domain FROM nodes JOIN counted USING (n)
@@ -456,7 +453,7 @@ fn empty_trend(part: FabricPart, testcase: String, unit: &str) -> Trend {
     Trend { part, testcase, unit, points, baseline, alarms, changes }
 }
 
-/// The value of this name in documents.
+/// The value with this serialized name.
 pub(super) fn parse_document_name<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).ok()
 }

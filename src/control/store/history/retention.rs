@@ -1,7 +1,7 @@
-//! Keeping it small: old points are thinned, and what they said is kept.
+//! Bounding the size: old points are thinned, and a summary of them stays.
 //!
-//! Findings, alarms and what nodes were stay for ever; they are small. Readings of
-//! paths, which are most of it, go with the points of their run.
+//! Findings, alarms and node identities stay for ever; they are small. Readings of paths, which
+//! take the most space, are removed with the points of their run.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,9 @@ use model::stats;
 use model::time_format::DAY_S;
 use model::trend::{FabricPartKind, TrendAlarm};
 
-/// Days of a week.
 const DAYS_PER_WEEK: i64 = 7;
 
-/// Up to when what is thinned.
+/// How long points are kept, and at which resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
     /// Now, in seconds since 1970.
@@ -28,18 +27,18 @@ pub struct RetentionPolicy {
     pub thin_after_days: u32,
 }
 
-/// What became of old points.
+/// The result of thinning old points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionSummary {
-    /// Runs whose points were put together.
+    /// Runs whose points were merged.
     pub runs: usize,
-    /// Points there were.
+    /// The number of points before.
     pub before: usize,
-    /// Points that are left of them.
+    /// The number of points after.
     pub after: usize,
 }
 
-/// Points of one series that become one.
+/// Points of one series that are merged into one.
 #[derive(Default)]
 struct PointBucket {
     values: Vec<f64>,
@@ -57,13 +56,13 @@ impl PointBucket {
         self.values.push(point.value);
         self.count += point.count;
         self.blamed += point.blamed;
-        // The last run of the bucket stands for it.
+        // The last run of the bucket represents it.
         (self.run, self.at) = (point.run.clone(), point.at.clone());
         self.at_unix = point.at_unix;
     }
 }
 
-/// An alarm of a point that is about to be thinned.
+/// An alarm of a point that is about to be removed.
 struct ExpiringAlarm {
     series: i64,
     at_unix: i64,
@@ -82,13 +81,13 @@ struct ExpiringPoint {
 }
 
 impl RunHistory {
-    /// Thins what is old, in one transaction. Doing it again changes nothing.
+    /// Thins old points, in one transaction. Repeating it changes nothing.
     pub fn compact(
         &mut self,
         retention: &RetentionPolicy,
     ) -> Result<CompactionSummary, HistoryError> {
         let horizon = |days: u32| {
-            // Whole days and weeks: a bucket is never cut in two.
+            // Whole days and weeks: a bucket is never split.
             let at = retention.now_unix - i64::from(days) * DAY_S;
             at - at.rem_euclid(DAYS_PER_WEEK * DAY_S)
         };
@@ -111,14 +110,14 @@ impl RunHistory {
         let thinned = thinned().map_err(wrong)?;
         transaction.commit().map_err(wrong)?;
         if 0 < thinned.before {
-            // What was freed goes back to the disk. It is a copy, and may not fit;
-            // then the room is used by the next runs.
+            // Returns free space to the disk. VACUUM makes a copy, which may not fit; then later
+            // runs reuse the space.
             let _ = self.connection.execute_batch("VACUUM");
         }
         Ok(thinned)
     }
 
-    /// From when on every point is there, in seconds since 1970.
+    /// The time from which every point is stored, in seconds since 1970.
     pub fn full_resolution_since(&self) -> Result<i64, HistoryError> {
         let at = self.query("SELECT max(at_unix) FROM runs WHERE thinned", [], |row| {
             row.get::<_, Option<i64>>(0)
@@ -126,7 +125,7 @@ impl RunHistory {
         Ok(at.into_iter().flatten().next().map_or(i64::MIN, |at| at + 1))
     }
 
-    /// The alarms that points say which are about to be thinned.
+    /// The alarms of points that are about to be removed.
     fn alarms_before(&self, horizon: i64) -> Result<Vec<ExpiringAlarm>, HistoryError> {
         let since = self.full_resolution_since()?;
         let kinds = [
@@ -171,7 +170,7 @@ fn keep_alarms(transaction: &Transaction<'_>, alarms: &[ExpiringAlarm]) -> rusql
     Ok(())
 }
 
-/// Puts the points of whole runs before `horizon` together, one a day.
+/// Merges the points of whole runs before `horizon`, one a day.
 fn compact_to_days(
     transaction: &Transaction<'_>,
     horizon: i64,
@@ -195,7 +194,7 @@ fn compact_to_days(
     Ok(CompactionSummary { runs, before: points.len(), after })
 }
 
-/// Puts points of one day before `horizon` together, one a week.
+/// Merges the daily points before `horizon`, one a week.
 fn compact_to_weeks(
     transaction: &Transaction<'_>,
     horizon: i64,
@@ -233,7 +232,7 @@ fn read_points(
         .collect()
 }
 
-/// Writes points put together by so many days; how many there are.
+/// Writes points merged over so many days, and returns their number.
 fn write_buckets(
     transaction: &Transaction<'_>,
     points: &[ExpiringPoint],

@@ -16,7 +16,6 @@ use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 use model::verdict::{Direction, Finding, LocusKind, Outcome, Verdicts};
 
-/// The value of one part in one test.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RollupValue {
     pub(super) part: FabricPart,
@@ -38,7 +37,6 @@ pub(super) struct RollupPaths {
     pub(super) readings: Vec<f64>,
 }
 
-/// A run rolled up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunRollup {
     pub(super) values: Vec<RollupValue>,
@@ -233,7 +231,7 @@ fn median_per_domain(values: &[RollupValue]) -> Vec<RollupValue> {
 }
 
 /// The best reading of each collective, as in the judge. Each number of ranks, size and path is a
-/// series of its own.
+/// separate series.
 fn roll_up_collectives(recordings: &[ToolRecording]) -> Vec<RollupValue> {
     let mut best: BTreeMap<(FabricPart, String, Unit), f64> = BTreeMap::new();
     for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
@@ -276,8 +274,8 @@ fn format_path_end((node, gpu): &RollupPathEnd) -> String {
     }
 }
 
-/// Findings by node and domain: on a bad day every node of a large fleet has findings, and some
-/// hundred parts.
+/// Findings by node and domain: every node of a large fleet may have findings, and several hundred
+/// parts.
 struct FindingsByPart<'v> {
     of_nodes: BTreeMap<&'v NodeName, Vec<&'v Finding>>,
     /// Findings without a node.

@@ -1,22 +1,21 @@
-//! The tables of the history, and how a file of an older version becomes one of this.
+//! The tables of the history, and the upgrade of a file of an older version.
 //!
-//! Everything here can be made again from run folders, except what was thinned
-//! out and the runs whose folders are gone. The tables are for people with the
-//! `sqlite3` shell too: `docs/history.md` says what is in them.
+//! Everything here can be rebuilt from run folders, except thinned points and the runs whose
+//! folders are missing. Operators also read the tables with the `sqlite3` shell: `docs/history.md`
+//! describes them.
 
 use rusqlite::{Connection, params};
 
 use super::queries::parse_document_name;
 use model::unit::Unit;
 
-/// The version in `user_version`. One that is higher was written by a newer
-/// program.
+/// The version in `user_version`. A higher one was written by a newer program.
 pub(super) const VERSION: i64 = 2;
 
-/// `fgat` in `application_id`, by which `file(1)` and we know our own files.
+/// `fgat` in `application_id`, by which `file(1)` and fabricgate recognize a history.
 pub(super) const APPLICATION_ID: i64 = 0x6667_6174;
 
-/// Everything, for a file that is empty.
+/// The schema of a new file.
 const CREATE_TABLES: &str = "
 CREATE TABLE runs (
     n          INTEGER PRIMARY KEY,
@@ -146,19 +145,19 @@ CREATE TABLE alarms (
 ) WITHOUT ROWID;
 ";
 
-/// Makes the tables in an empty file. Part of the caller's transaction.
+/// Creates the tables in an empty file. Part of the caller's transaction.
 pub(super) fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(CREATE_TABLES)?;
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", VERSION)
 }
 
-/// Makes a file of an older version one of this, as far as its own tables tell: run
-/// folders may be gone, and what only the file still knows is kept as it is. Part of
-/// the caller's transaction, so that whatever stops it leaves the file as it was.
+/// Upgrades a file of an older version, as far as its own tables allow: run folders may be missing,
+/// and data that only the file holds is kept. Part of the caller's transaction, so that a failure
+/// leaves the file unchanged.
 ///
-/// A step never drops a table or a row. What only a run folder tells is marked to be
-/// read again, and comes in where the folder is still there.
+/// A step never drops a table or a row. Data that only a run folder holds is marked to be read
+/// again, and is added if the folder still exists.
 pub(super) fn upgrade_schema(connection: &Connection, from: i64) -> rusqlite::Result<()> {
     if from < 2 {
         upgrade_1_to_2(connection)?;
@@ -166,8 +165,8 @@ pub(super) fn upgrade_schema(connection: &Connection, from: i64) -> rusqlite::Re
     connection.pragma_update(None, "user_version", VERSION)
 }
 
-/// From 1 to 2: the tables are the same. A node that several rails end at had the
-/// value of the first of them instead of the least; collectives were not kept.
+/// From 1 to 2: the tables are the same. A node at the end of several rails had the value of the
+/// first rail instead of the lowest; collectives were not stored.
 fn upgrade_1_to_2(connection: &Connection) -> rusqlite::Result<()> {
     let units: Vec<String> = connection
         .prepare("SELECT DISTINCT unit FROM series WHERE kind = 'rail'")?
@@ -175,7 +174,7 @@ fn upgrade_1_to_2(connection: &Connection) -> rusqlite::Result<()> {
         .collect::<rusqlite::Result<_>>()?;
     for unit in units {
         let is_bandwidth = parse_document_name::<Unit>(&unit).is_none_or(Unit::is_bandwidth);
-        // Beside min and max stand the other columns of that row (SQLite says so).
+        // Next to min and max, SQLite returns the other columns of the same row.
         let least = if is_bandwidth { "min" } else { "max" };
         let ends = "FROM points AS ends JOIN series AS rail ON rail.id = ends.series
                     JOIN series AS own ON own.node = rail.node AND own.testcase = rail.testcase
@@ -191,7 +190,7 @@ fn upgrade_1_to_2(connection: &Connection) -> rusqlite::Result<()> {
             ))?
             .execute(params![unit])?;
     }
-    // No folder has this signature: it is read again.
+    // This signature matches no folder, so the run is read again.
     connection.execute("UPDATE runs SET signature = '' WHERE NOT thinned", [])?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The index against run folders: the same whichever way it was made, and whole
-//! whatever happens to it.
+//! The index against run folders: the same content by every way of building it, and consistent
+//! after every failure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,6 @@ mod upgrade;
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// What a made-up run is.
 #[derive(Clone, Debug)]
 struct HistoryTestRun {
     id: String,
@@ -46,7 +45,7 @@ fn test_run(day: i64, level: f64) -> HistoryTestRun {
     }
 }
 
-/// Cells between two nodes of two GPUs, from these values in turn.
+/// Cells between two nodes of two GPUs, cycling through these values.
 fn pair_cells(values: &[f64]) -> Vec<MeasuredCell> {
     let ends: Vec<(&str, u32)> = NODES.iter().flat_map(|n| [(*n, 0), (*n, 1)]).collect();
     let mut values = values.iter().cycle();
@@ -74,7 +73,6 @@ fn pair_cells(values: &[f64]) -> Vec<MeasuredCell> {
     cells
 }
 
-/// Writes a run folder.
 fn write_run_folder(runs: &Path, run: &HistoryTestRun) -> PathBuf {
     let folder = RunFolder::create(runs, &run.id).expect("a folder");
     let created = model::time_format::format_rfc3339(1_760_000_000 + run.day * 86_400);
@@ -125,7 +123,7 @@ fn write_run_folder(runs: &Path, run: &HistoryTestRun) -> PathBuf {
 const PLAN: &str = "{\"format\": \"fabricgate.plan/1\", \"profile\": \"audit\", \"seed\": 0, \
     \"parallel\": 1, \"rounds\": [], \"skipped\": [], \"estimate_s\": 0, \"node_seconds\": 0}";
 
-/// A folder of runs and a history beside it.
+/// A folder of runs with a history next to it.
 struct HistoryFixture {
     dir: tempfile::TempDir,
 }
@@ -154,7 +152,7 @@ impl HistoryFixture {
     }
 }
 
-/// Everything that can be asked of it.
+/// The results of all queries.
 fn dump_history(history: &RunHistory) -> String {
     let trends = history.trends(&SeriesSelection::with_kinds(ALL)).expect("read");
     let (last, nodes) = (history.last_measured().expect("read"), history.nodes().expect("read"));
@@ -193,12 +191,12 @@ fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
     assert!((sends.value - 750.01).abs() < 1e-3, "{sends:?}");
     assert_eq!((sends.expected, sends.outcome), (Some(750.0), Some(Outcome::Pass)));
     let node = of(FabricPartKind::Node, "n1", None, None);
-    assert!((node.value - 750.01).abs() < 1e-3, "its least GPU: {node:?}");
+    assert!((node.value - 750.01).abs() < 1e-3, "its lowest GPU: {node:?}");
     let last = history.last_measured().expect("read");
     let n1 = &last[&NodeName::from("n1")];
     assert!(n1.is_complete && n1.run == "run-0000" && n1.profile == "audit");
     assert_eq!(history.nodes().expect("read")[1].worst.map(|w| (w * 1e3).round()), Some(1000.0));
-    // People look at paths with the shell.
+    // The view that operators read with the shell.
     let shown: i64 = history
         .connection
         .query_row("SELECT count(*) FROM link_points WHERE sender = 'n1:0'", [], |row| row.get(0))
@@ -207,7 +205,7 @@ fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
 }
 
 #[test]
-fn the_same_run_twice_changes_nothing_and_an_edited_one_is_taken_anew() {
+fn adding_a_run_twice_changes_nothing_and_an_edited_run_is_updated() {
     let site = HistoryFixture::new();
     let folder = site.write_run(&test_run(0, 750.0));
     let mut history = site.history();
@@ -224,11 +222,11 @@ fn the_same_run_twice_changes_nothing_and_an_edited_one_is_taken_anew() {
         .connection
         .query_row("SELECT count(*) FROM points", [], |row| row.get(0))
         .expect("counted");
-    assert_eq!(count, 11, "nothing of before is left");
+    assert_eq!(count, 11, "no old point is left");
 }
 
 #[test]
-fn what_cannot_be_read_keeps_nothing_else_out() {
+fn an_unreadable_folder_does_not_keep_others_out() {
     let site = HistoryFixture::new();
     site.write_run(&test_run(0, 750.0));
     site.write_run(&HistoryTestRun { state: "running", ..test_run(1, 750.0) });
@@ -255,7 +253,7 @@ fn what_cannot_be_read_keeps_nothing_else_out() {
 }
 
 #[test]
-fn a_copy_of_a_run_folder_is_no_other_run_and_takes_nobodys_place() {
+fn a_copy_of_a_run_folder_is_not_another_run_and_replaces_none() {
     let copied = |folder: &Path, to: &str| {
         let to = folder.with_file_name(to);
         fs::create_dir(&to).expect("made");
@@ -280,7 +278,7 @@ fn a_copy_of_a_run_folder_is_no_other_run_and_takes_nobodys_place() {
 }
 
 #[test]
-fn changes_stand_beside_the_run_that_first_shows_them() {
+fn changes_belong_to_the_first_run_that_has_them() {
     let site = HistoryFixture::new();
     site.write_run(&test_run(0, 750.0));
     site.write_run(&HistoryTestRun { driver: "580.2", ..test_run(1, 740.0) });
@@ -292,20 +290,20 @@ fn changes_stand_beside_the_run_that_first_shows_them() {
     assert_eq!((changes[0].before.as_str(), changes[0].after.as_str()), ("580.1", "580.2"));
     let trends = history.trends(&SeriesSelection::default()).expect("read");
     let node = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Node).expect("one");
-    assert_eq!(node.changes.len(), 1, "its own only");
+    assert_eq!(node.changes.len(), 1, "only the node's changes");
     let domain =
         trends.iter().find(|trend| trend.part.kind == FabricPartKind::Domain).expect("one");
-    assert_eq!(domain.changes.len(), 2, "those of all its nodes");
+    assert_eq!(domain.changes.len(), 2, "the changes of all its nodes");
 }
 
 #[test]
-fn what_was_simulated_is_no_history_of_machines() {
+fn simulated_runs_do_not_count_as_history_of_real_machines() {
     let site = HistoryFixture::new();
     let sim = "{\"kind\": \"sim\", \"scenario\": \"s.toml\"}";
     site.write_run(&HistoryTestRun { launcher: sim, ..test_run(0, 1.0) });
     let mut history = site.history();
     history.add_new_runs(&site.runs()).expect("read");
-    assert_eq!(history.runs().expect("read").len(), 1, "better than none");
+    assert_eq!(history.runs().expect("read").len(), 1, "counts while there is no other");
     site.write_run(&test_run(1, 750.0));
     history.add_new_runs(&site.runs()).expect("read");
     assert_eq!(history.runs().expect("read").len(), 1);
@@ -314,7 +312,7 @@ fn what_was_simulated_is_no_history_of_machines() {
 }
 
 #[test]
-fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
+fn newer_foreign_and_damaged_files_are_distinguished() {
     let site = HistoryFixture::new();
     let (newer, foreign, damaged) =
         (site.file("newer.sqlite"), site.file("foreign.sqlite"), site.file("damaged.sqlite"));
@@ -324,9 +322,9 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
     drop(connection);
     for opened in [RunHistory::open(&newer), RunHistory::open_read_only(&newer)] {
         let error = opened.expect_err("newer");
-        let said = error.to_string();
-        assert!(said.contains("newer.sqlite: a history of version 9") && !error.is_damage());
-        assert!(said.contains("[history] path") && said.contains("--rebuild"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("newer.sqlite: a history of version 9") && !error.is_damage());
+        assert!(message.contains("[history] path") && message.contains("--rebuild"), "{message}");
     }
     let connection = Connection::open(&foreign).expect("opens");
     connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)").expect("ok");
@@ -334,11 +332,11 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
     assert!(matches!(RunHistory::open(&foreign), Err(HistoryError::Foreign { .. })));
     let connection = Connection::open(&foreign).expect("opens");
     let left: i64 = connection.query_row("SELECT x FROM theirs", [], |row| row.get(0)).expect("ok");
-    assert_eq!(left, 1, "what is not ours is left alone");
+    assert_eq!(left, 1, "a foreign table stays");
 
     fs::write(&damaged, b"not a database at all, and longer than a header of one ...").expect("ok");
-    assert!(RunHistory::open(&damaged).expect_err("no database").is_damage());
-    assert!(RunHistory::open_read_only(&damaged).expect_err("no database").is_damage());
+    assert!(RunHistory::open(&damaged).expect_err("not a database").is_damage());
+    assert!(RunHistory::open_read_only(&damaged).expect_err("not a database").is_damage());
     let aside = set_aside(&damaged).expect("renamed");
     assert_eq!(aside, site.file("damaged.sqlite.damaged-1"));
     assert!(aside.exists() && !damaged.exists());
@@ -346,7 +344,7 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
     site.write_run(&test_run(0, 750.0));
     assert_eq!(history.rebuild(&site.runs()).expect("read").added, 1);
     drop(history);
-    // Every page but the first.
+    // Overwrites every page except the first.
     let mut bytes = fs::read(&damaged).expect("there");
     bytes[4_096..].fill(0xA5);
     fs::write(&damaged, bytes).expect("written");
@@ -357,7 +355,7 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
 }
 
 #[test]
-fn readers_read_while_one_writes_and_a_second_writer_waits() {
+fn readers_do_not_wait_for_a_writer_and_a_second_writer_does() {
     let site = HistoryFixture::new();
     site.write_run(&test_run(0, 750.0));
     let file = site.file("h.sqlite");
@@ -375,7 +373,7 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
     first.add_new_runs(&site.runs()).expect("read");
     drop(first);
     let rebuilt = second.join().expect("ends");
-    assert_eq!((rebuilt.added, rebuilt.same), (0, 2), "it sees what the first one wrote");
+    assert_eq!((rebuilt.added, rebuilt.same), (0, 2), "it sees the runs of the first writer");
     assert_eq!(reader.runs().expect("read").len(), 2);
 }
 
@@ -424,7 +422,7 @@ fn rack_cells(run: i64) -> Vec<MeasuredCell> {
 }
 
 #[test]
-#[ignore = "says how large a year of a rack is and how long it takes: minutes"]
+#[ignore = "prints the size and time of a year of one rack: minutes"]
 fn a_year_of_a_rack_is_measured() {
     let site = HistoryFixture::new();
     let mut history = site.history();
@@ -461,7 +459,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn made_anew_it_is_as_it_grew(
+    fn a_rebuild_equals_the_grown_history(
         days in prop::collection::vec((0i64..40, 700.0..760.0f64, 0..3usize), 1..6),
         shuffled in any::<u64>(),
     ) {
@@ -485,7 +483,7 @@ proptest! {
     }
 }
 
-/// What series of n1 show, by test.
+/// The series of n1, by test.
 fn series_values(history: &RunHistory, testcase: &str) -> Vec<(String, f64)> {
     let nodes = [NodeName::from("n1")].into();
     let selection = SeriesSelection {
@@ -498,7 +496,7 @@ fn series_values(history: &RunHistory, testcase: &str) -> Vec<(String, f64)> {
 }
 
 #[test]
-fn a_node_is_its_least_end_whichever_rail_that_is_on() {
+fn a_node_has_the_value_of_its_lowest_end_on_any_rail() {
     let site = HistoryFixture::new();
     let folder = site.write_run(&test_run(0, 750.0));
     let mut all = Vec::new();
@@ -516,11 +514,11 @@ fn a_node_is_its_least_end_whichever_rail_that_is_on() {
     assert_eq!(series_values(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
     let domain =
         history.trends(&SeriesSelection::with_kinds([FabricPartKind::Domain])).expect("read");
-    assert_eq!(domain[0].points[0].value, 390.0, "the middle over all rails");
+    assert_eq!(domain[0].points[0].value, 390.0, "the median over all rails");
 }
 
 #[test]
-fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
+fn collectives_are_series_by_node_or_domain_ranks_and_size() {
     use model::measurement::{Measurement, MeasurementSeries};
     use model::parse_output::{ParseOutput, Tool};
     use model::tool_recording::{RecordingScope, ToolRecording};
@@ -560,10 +558,10 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
         }))
         .expect("verdicts"),
     );
-    let told: Vec<(FabricPartKind, &str, f64)> =
+    let series: Vec<(FabricPartKind, &str, f64)> =
         rolled.values.iter().map(|it| (it.part.kind, &*it.testcase, it.value)).collect();
     assert_eq!(
-        told,
+        series,
         [
             (FabricPartKind::Node, "all_reduce, 8 ranks, 8192 MiB", 480.0),
             (FabricPartKind::Domain, "all_reduce, 16 ranks, 8192 MiB", 870.0),

@@ -1,4 +1,4 @@
-//! How a worker begins: its greeting, or why there was none.
+//! The start of a worker: its greeting, or the reason why there was none.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use model::text::clean;
 use model::worker_protocol::{PROTOCOL, WorkerHello, WorkerMessage};
 use node::exec::session::SessionOutput;
 
-/// Why there was no greeting.
+/// The reason for a missing greeting.
 #[derive(Debug)]
 pub(super) enum GreetingFailure {
     /// Its output ended; the exit status has the reason.
@@ -16,7 +16,7 @@ pub(super) enum GreetingFailure {
     Invalid(String),
 }
 
-/// What the greetings of all protocols have in common.
+/// The fields that the greetings of all protocols share.
 #[derive(Debug, Deserialize)]
 struct WorkerHelloHeader {
     #[serde(rename = "type")]
@@ -26,7 +26,7 @@ struct WorkerHelloHeader {
     version: String,
 }
 
-/// The first line that is a greeting. Shells and banners may speak before.
+/// The first line that is a greeting. Shells and banners may print lines before it.
 pub(super) async fn read_greeting(
     output: &mut SessionOutput,
 ) -> Result<WorkerHello, GreetingFailure> {
@@ -35,15 +35,15 @@ pub(super) async fn read_greeting(
         let line = match output.next_line().await {
             Ok(Some(line)) => line,
             Ok(None) => return Err(GreetingFailure::Ended),
-            Err(error) => return invalid(format!("what it says is no greeting: {error}")),
+            Err(error) => return invalid(format!("its greeting cannot be read: {error}")),
         };
-        // The rest of a line of another protocol may be anything.
+        // The rest of a message of another protocol may be anything.
         if let Ok(other) = serde_json::from_slice::<WorkerHelloHeader>(&line)
             && other.kind == "hello"
             && other.protocol != PROTOCOL
         {
             return invalid(format!(
-                "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
+                "its fabricgate {} uses protocol {} and this one, {}, uses {PROTOCOL}: \
                  install the same version on the nodes",
                 clean(&other.version),
                 other.protocol,
@@ -56,10 +56,10 @@ pub(super) async fn read_greeting(
             _ => {}
         }
     }
-    invalid(format!("{MAX_BANNER_LINES} lines and none of them a worker's greeting"))
+    invalid(format!("no greeting of a worker in the first {MAX_BANNER_LINES} lines"))
 }
 
-/// A reason, and the last nonempty line of standard error.
+/// A reason, followed by the last nonempty line of standard error.
 pub(super) fn with_last_error_line(why: String, stderr: &str) -> String {
     match last_error_line(stderr.as_bytes()) {
         Some(words) => format!("{why}; last line on stderr: {words}"),

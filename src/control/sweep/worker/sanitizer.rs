@@ -1,13 +1,13 @@
-//! Strips control sequences, which would steer a terminal, from a worker's messages.
+//! Strips control sequences, which would control a terminal, from a worker's messages.
 //!
-//! Whatever a node says is text from somewhere: a process of any user gives its own
-//! name. Outputs of tools are kept as they are. Pure.
+//! Text from a node is untrusted: a process of any user chooses its own name. Outputs of tools are
+//! kept unchanged. Pure.
 
 use model::raw_result::ProcessEnding;
 use model::text::clean;
 use model::worker_protocol::{MachineEnvironment, ProcessReport, WorkerHello, WorkerMessage};
 
-/// An answer with its words cleaned.
+/// A message with its texts cleaned.
 pub(super) fn sanitize_message(answer: WorkerMessage) -> WorkerMessage {
     match answer {
         WorkerMessage::Hello(it) => WorkerMessage::Hello(Box::new(sanitize_hello(*it))),
@@ -62,11 +62,11 @@ fn sanitize_ending(ending: ProcessEnding) -> ProcessEnding {
 mod tests {
     use super::*;
 
-    /// Clears the screen, and turns the line round.
+    /// Clears the screen, and reverses the direction of the line.
     const TAIL: &str = "\\u001b[2J\\u202e";
 
     #[test]
-    fn no_word_of_a_worker_steers_a_terminal() {
+    fn no_message_of_a_worker_controls_a_terminal() {
         let reported = [
             r#"{"type":"hello","protocol":2,"version":"1~","environment":{"hostname":"h~",
                 "kernel":"k~","boot_id":"b~","driver":"d~","interfaces":{"e~":["a~"]},
@@ -84,7 +84,7 @@ mod tests {
                 serde_json::from_str(&text.replace('~', "")).expect("a word");
             let hostile = serde_json::from_str(&text.replace('~', TAIL)).expect("a word");
             let shown = serde_json::to_string(&sanitize_message(hostile)).expect("plain data");
-            // What is left of an escape sequence without its first character is text.
+            // The rest of an escape sequence without its first character is text.
             let rest = shown.replace("[2J", "");
             assert_eq!(rest, serde_json::to_string(&plain).expect("plain data"), "{shown}");
         }

@@ -59,9 +59,10 @@ pub(super) fn remove_implausible(rail: &mut RailReadings<'_>) -> Vec<Implausible
     let mut found = Vec::new();
     for (groups, pairs) in rates_by_kind(rail) {
         for above in find_contradicted(&pairs) {
-            let is_it = |a: usize, b: usize| a == above.end && above.partners.contains(&b);
+            let is_implausible = |a: usize, b: usize| a == above.end && above.partners.contains(&b);
             rail.readings.retain(|r| {
-                !groups.contains(&r.group) || !(is_it(r.src, r.dst) || is_it(r.dst, r.src))
+                !groups.contains(&r.group)
+                    || !(is_implausible(r.src, r.dst) || is_implausible(r.dst, r.src))
             });
             found.push(above);
         }
@@ -112,8 +113,9 @@ fn find_contradicted(pairs: &PairRates) -> Vec<ImplausibleEnd> {
     };
     while let Some(ends) = any(&left) {
         for above in &ends {
-            let is_it = |a: &usize, b: &usize| *a == above.end && above.partners.contains(b);
-            left.retain(|(a, b), _| !(is_it(a, b) || is_it(b, a)));
+            let is_implausible =
+                |a: &usize, b: &usize| *a == above.end && above.partners.contains(b);
+            left.retain(|(a, b), _| !(is_implausible(a, b) || is_implausible(b, a)));
         }
         found.extend(ends);
         // With this many ends, one or two errors are not the cause.
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_one_or_two_ends_alone_show_are_taken_out() {
+    fn rates_that_only_one_or_two_ends_reach_are_removed() {
         for factor in [1.08, 1.2, 8.0] {
             for n in 4..12 {
                 let one = pairs(n, |a, b| if a == 3 || b == 3 { factor } else { 1.0 });
@@ -255,13 +257,13 @@ mod tests {
 
     /// Of 2,000 fleets each; more than 1 % noise is rare.
     #[test]
-    fn noise_takes_next_to_nothing_out() {
+    fn noise_alone_removes_almost_nothing() {
         for (noise, most) in [(0.005, 0), (0.01, 0), (0.03, 5)] {
             let mut found = 0;
             for seed in 0..500 {
-                let mut dice = NormalSampler::new(seed);
+                let mut normals = NormalSampler::new(seed);
                 for n in [4, 6, 8, 12] {
-                    found += ends(&pairs(n, |_, _| 1.0 + noise * dice.next_normal())).len();
+                    found += ends(&pairs(n, |_, _| 1.0 + noise * normals.next_normal())).len();
                 }
             }
             assert!(found <= most, "{found} at {noise}");

@@ -88,10 +88,10 @@ pub(super) fn judge(
     }
     // Each path, or its two ends.
     let is_rare = |chance: f64| chance * to_f64(dips.paths) < FAMILY_ERROR;
-    let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
+    let mut reported: BTreeSet<(usize, usize)> = BTreeSet::new();
     for (end, own) in &of_end {
         let bad: Vec<_> = own.iter().copied().filter(|path| 0 < paths[path].low).collect();
-        // Nearly all of its paths, as for failed runs (`partners`).
+        // Nearly all of its paths, as for failed runs (`pair_failures`).
         if bad.len() < FEWEST_PATHS || bad.len() * 4 < own.len() * 3 {
             continue;
         }
@@ -101,10 +101,10 @@ pub(super) fn judge(
         if is_rare(choices * each.powf(to_f64(bad.len()))) {
             let locus = at(LocusKind::Rail, &rail.nodes[*end]);
             report_paths(rail, &paths, &bad, locus, ledger);
-            told.extend(bad);
+            reported.extend(bad);
         }
     }
-    for (ends, path) in paths.iter().filter(|(ends, _)| !told.contains(ends)) {
+    for (ends, path) in paths.iter().filter(|(ends, _)| !reported.contains(ends)) {
         let each = dips.probability((path.readings, path.low));
         if 0 < path.both_ways && is_rare(to_f64(path.readings) / 2.0 * each * each) {
             let peer = Some(rail.nodes[ends.1].to_string());
@@ -159,21 +159,19 @@ fn report_paths(
     };
     let (readings, low) = sum_readings(bad.iter().map(|path| &paths[path]));
     let lowest = bad.iter().map(|path| paths[path].lowest).fold(1.0, f64::min);
-    let said = format!(
+    let summary = format!(
         "{what}: {low} of {readings} readings are up to {} below the best of the same path: \
-         unstable, as with pauses or errors on a link, or other traffic; this concerns spread, not \
-         level; check the ports' \
-         counters",
+         unstable, possibly because of pauses or errors on a link, or other traffic; this concerns \
+         spread, not level; check the ports' counters",
         format_percent(1.0 - lowest)
     );
     let rule = RuleKind::Spread.with_terms(
-        "so many readings of an end, or both ways at one \
-         moment, are far below the best of their path \
-         that dips do not explain them in one of 1,000 sweeps",
+        "more readings of an end, or of both directions at one moment, are far below the best of \
+         their path than dips explain in all but one of 1,000 sweeps",
     );
     let peer = locus.peer.as_deref().map(NodeName::from);
     let mut found = new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule)
-        .with_summary(said.clone());
+        .with_summary(summary.clone());
     for (a, b) in bad {
         for file in rail.files_of(*a, *b).iter().take(2) {
             found = found.with_evidence(file, None, "readings far apart");
@@ -181,7 +179,7 @@ fn report_paths(
     }
     found.evidence.truncate(gpu_stability::MAX_EVIDENCE);
     for end in std::iter::once(&node).chain(&peer) {
-        ledger.add_doubt(end, said.clone());
+        ledger.add_doubt(end, summary.clone());
     }
     ledger.add(found);
 }

@@ -17,7 +17,7 @@ use model::verdict::{Finding, LocusKind, Outcome};
 /// Whether the whole rail is below its NIC class's expectation; returns why its nodes cannot pass
 /// then.
 pub(super) fn judge(
-    homes: &NodeDomains<'_>,
+    node_domains: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     levels: &[f64],
     siblings: &[SiblingLevels],
@@ -37,14 +37,15 @@ pub(super) fn judge(
         }
     }
     let Some((ratio, at, value, tolerance)) = worst else {
-        return judge_against_siblings(homes, (rail, by_end), levels, siblings, ledger);
+        return judge_against_siblings(node_domains, (rail, by_end), levels, siblings, ledger);
     };
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
-    let said = format!(
-        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs \
-         than claimed, or other traffic: measure one pair alone, and check the rate of its ports",
+    let summary = format!(
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; the cause is \
+         slower NICs than claimed, or other traffic: measure one pair alone, and check the rate of \
+         its ports",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),
@@ -57,17 +58,17 @@ pub(super) fn judge(
         format_percent(tolerance),
         source.map_or("", |e| e.source.as_str())
     ));
-    let locus = homes.locus_between(LocusKind::Domain, &nodes, rail);
+    let locus = node_domains.locus_between(LocusKind::Domain, &nodes, rail);
     let found = new_finding(Outcome::Degraded, FindingClass::NetworkLow, locus, &rule)
         .with_numbers(levels[at], value, Unit::GigabytesPerSecond)
-        .with_summary(said);
+        .with_summary(summary);
     Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
 }
 
 /// A rail far below the others of its kind: returns why its nodes cannot pass. Without a NIC class
 /// it may be slower by design, so its state is unknown.
 fn judge_against_siblings(
-    homes: &NodeDomains<'_>,
+    node_domains: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     levels: &[f64],
     siblings: &[SiblingLevels],
@@ -83,7 +84,7 @@ fn judge_against_siblings(
     let (ratio, at, reference) = all.min_by(|a, b| a.0.total_cmp(&b.0))?;
     let group = &rail.groups[at];
     let others = siblings[at].levels.len();
-    let said = format!(
+    let summary = format!(
         "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow \
          end, or the whole rail is slow; measure each node with more partners",
         rail.sentence_suffix(),
@@ -98,10 +99,10 @@ fn judge_against_siblings(
     ));
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
-    let locus = homes.locus_between(LocusKind::Domain, &nodes, rail);
+    let locus = node_domains.locus_between(LocusKind::Domain, &nodes, rail);
     let found = new_finding(outcome, FindingClass::NetworkLow, locus, &rule)
         .with_peer_level(levels[at], reference, expected_rate(group).map(|(value, _)| value))
-        .with_summary(said);
+        .with_summary(summary);
     Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
 }
 

@@ -54,9 +54,9 @@ impl NoiseTail {
         // Dips are not noise: of exponential steps, one in 256 exceeds this.
         let most = stats::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);
         steps.retain(|step| *step <= most);
-        let told = to_f64(steps.len());
-        let scale = (steps.iter().sum::<f64>() / told).max(sigma);
-        Self { scale, samples: told, cells, end_cache: RefCell::default() }
+        let samples = to_f64(steps.len());
+        let scale = (steps.iter().sum::<f64>() / samples).max(sigma);
+        Self { scale, samples, cells, end_cache: RefCell::default() }
     }
 
     /// How far noise alone lowers all readings of any cell, in all but one of 1,000 sweeps. A
@@ -69,8 +69,8 @@ impl NoiseTail {
         let tests = 2.0 * to_f64(self.cells);
         let chance = FAMILY_ERROR / tests;
         let rest = (chance.ln() + readings * std::f64::consts::LN_2).min(0.0);
-        let told = self.samples;
-        self.scale * told / readings * ((-rest / told).exp() - 1.0)
+        let samples = self.samples;
+        self.scale * samples / readings * ((-rest / samples).exp() - 1.0)
     }
 
     /// How far noise alone lowers an end, in all but one of 1,000 sweeps: the median over its

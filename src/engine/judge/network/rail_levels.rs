@@ -21,7 +21,6 @@ pub(super) const SIBLING_TOLERANCE: f64 = 0.12;
 
 #[derive(Debug)]
 pub(super) struct RailLevels {
-    /// The level of each group.
     pub(super) by_group: Vec<f64>,
     /// Relative standard deviation of one reading, if enough readings were repeated.
     pub(super) repeat_sigma: Option<f64>,
@@ -32,7 +31,7 @@ pub(super) struct RailLevels {
 /// The levels of a test on other rails of the same kind, one each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SiblingLevels {
-    /// In order.
+    /// Ascending.
     pub(super) levels: Vec<f64>,
 }
 

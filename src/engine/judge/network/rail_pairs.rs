@@ -70,10 +70,11 @@ impl RailPairs {
         let mut cells: Vec<RailPairCell> = values.iter().map(cell).collect();
         // If most pairs may be bad, only the good ones define the spread.
         let few = cells.len() < FEW_CELLS;
-        let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::MIN_EFFECT <= *m);
-        let shown: Vec<f64> = shown.collect();
-        let middle = stats::median(&mut shown.clone()).unwrap_or(1.0);
-        let spread = stats::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
+        let medians =
+            cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::MIN_EFFECT <= *m);
+        let medians: Vec<f64> = medians.collect();
+        let middle = stats::median(&mut medians.clone()).unwrap_or(1.0);
+        let spread = stats::spread(&medians, middle).filter(|_| FEWEST_CELLS <= medians.len());
         let between = spread.unwrap_or(0.0) * stats::family_z(noise.cells, FAMILY_ERROR);
         // The median shows the state of a path; the best reading excludes noise.
         let line = 1.0 - peel::MIN_EFFECT.max(between);

@@ -15,20 +15,20 @@ enum NoiseShape {
     Exponential,
 }
 
-fn noise(dice: &mut NormalSampler, tail: NoiseShape) -> f64 {
+fn noise(normals: &mut NormalSampler, tail: NoiseShape) -> f64 {
     match tail {
-        NoiseShape::Normal => dice.next_normal(),
+        NoiseShape::Normal => normals.next_normal(),
         // Half the sum of two squares is exponential.
         NoiseShape::Exponential => {
-            1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0
+            1.0 - (normals.next_normal().powi(2) + normals.next_normal().powi(2)) / 2.0
         }
     }
 }
 
-/// The nodes of which a sweep of all pairs, each three times, reports one, or the path between
-/// them, as slow.
+/// The pairs in which a sweep of all pairs, three readings each, reports an end or the path as
+/// slow.
 fn named_pairs(
-    dice: &mut NormalSampler,
+    normals: &mut NormalSampler,
     tail: NoiseShape,
     sigma: f64,
     slow: Option<(usize, usize)>,
@@ -47,7 +47,7 @@ fn named_pairs(
             let is_slow = slow.is_some_and(|(a, b)| [(a, b), (b, a)].contains(&(src, dst)));
             let level = 49.0 * if is_slow { 0.9 } else { 1.0 };
             for _ in 0..3 {
-                let value = level * (1.0 + sigma * noise(dice, tail));
+                let value = level * (1.0 + sigma * noise(normals, tail));
                 rail.readings.push(PairReading { src, dst, group: 0, value });
             }
         }
@@ -66,12 +66,13 @@ fn healthy_sweeps_name_a_pair_less_than_once_in_a_thousand() {
     for tail in [NoiseShape::Normal, NoiseShape::Exponential] {
         let mut wrong = 0;
         for (seed, sigma) in [(3, 0.01), (5, 0.03)] {
-            let mut dice = NormalSampler::new(seed);
+            let mut normals = NormalSampler::new(seed);
             for _ in 0..SWEEPS {
-                wrong += u32::from(!named_pairs(&mut dice, tail, sigma, None).is_empty());
+                wrong += u32::from(!named_pairs(&mut normals, tail, sigma, None).is_empty());
             }
         }
-        // One is promised in as many sweeps; more than three have a chance of 2 %.
+        // This many sweeps report one pair wrongly on average, and more than three with a
+        // probability of 2 %.
         assert!(wrong <= 3, "{tail:?}: {wrong} of {}", 2 * SWEEPS);
     }
 }
@@ -80,10 +81,10 @@ fn healthy_sweeps_name_a_pair_less_than_once_in_a_thousand() {
 fn a_pair_that_is_a_tenth_slower_is_named() {
     const SWEEPS: u32 = 100;
     for tail in [NoiseShape::Normal, NoiseShape::Exponential] {
-        let mut dice = NormalSampler::new(7);
+        let mut normals = NormalSampler::new(7);
         let mut found = 0;
         for _ in 0..SWEEPS {
-            let mut named = named_pairs(&mut dice, tail, 0.01, Some((2, 5)));
+            let mut named = named_pairs(&mut normals, tail, 0.01, Some((2, 5)));
             named.sort_unstable();
             found += u32::from(named == [[2, 5], [5, 2]]);
         }

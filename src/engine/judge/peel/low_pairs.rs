@@ -28,7 +28,7 @@ pub(super) fn find_low_pairs(
     let line = MIN_EFFECT.max(stats::family_z(measured, FAMILY_ERROR) * sigma);
     // The expected rate of a pair follows from its ends' rates with others.
     let fit = |src: usize, dst: usize| {
-        let ratio = |end, direction| out.end_level(end, direction).map_or(1.0, |shown| shown.ratio);
+        let ratio = |end, direction| out.end_level(end, direction).map_or(1.0, |level| level.ratio);
         let (tx, rx) = (ratio(src, Direction::Tx), ratio(dst, Direction::Rx));
         tx.min(rx).min(tx * rx).min(1.0)
     };
@@ -63,8 +63,8 @@ pub(super) fn find_low_pairs(
         let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
         found_pairs.push((classify_pair(readings, span, ratio / fit(src, dst), sigma), pair));
     }
-    for (word, pair) in found_pairs {
-        match word {
+    for (classification, pair) in found_pairs {
+        match classification {
             PairClassification::Fault => out.pairs.push(pair),
             PairClassification::Doubt => out.doubtful.push(pair),
             PairClassification::Dip => out.dips.push(pair),

@@ -11,7 +11,7 @@ fn classify(readings: &[f64]) -> PairClassification {
 }
 
 #[test]
-fn two_dips_of_one_depth_convict_nobody_and_a_third_reading_does() {
+fn two_dips_of_one_depth_blame_no_pair_and_a_third_reading_does() {
     for (readings, expected) in [
         (&[0.8][..], PairClassification::Dip),
         (&[0.8, 0.8], PairClassification::Doubt),
@@ -28,7 +28,7 @@ fn two_dips_of_one_depth_convict_nobody_and_a_third_reading_does() {
 }
 
 #[test]
-fn where_ends_get_slower_step_by_step_all_that_are_low_and_the_slow_pair_are_found() {
+fn ends_that_are_slower_step_by_step_and_a_slow_pair_are_all_found() {
     let rate = |end: usize| 1.0 - 0.015 * end as f64;
     let ways = (0..20).flat_map(|src| (0..20).map(move |dst| (src, dst)));
     let readings: Vec<PairReading> = ways
@@ -161,7 +161,7 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
 }
 
 #[test]
-fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
+fn an_end_with_a_good_cell_is_not_blamed_among_many_disturbed_readings() {
     // One reading of each pair; three of ten are a fifth low, whichever the pair.
     for seed in 0..300 {
         let mut normals = stats::normal_sampler::NormalSampler::new(10_000 + seed);

@@ -1,4 +1,4 @@
-//! If the data fits several explanations, the text says so and names the measurement that decides.
+//! If the data fits several explanations, a text names them and the measurement that decides.
 
 use super::network::{TestNetwork, judged, matching};
 use super::test_machine::{TestMachine, share};
@@ -33,9 +33,9 @@ const NEXT_STEPS: &[&str] = &[
 /// All texts of a judgement that name several explanations.
 fn ambiguous_texts(judged: &Judgement) -> Vec<&str> {
     let verdicts = &judged.verdicts;
-    let said = verdicts.findings.iter().map(|f| f.summary.as_str());
-    let said = said.chain(verdicts.unknown.iter().map(|u| u.why.as_str()));
-    said.filter(|text| ALTERNATIVES.iter().any(|word| text.contains(word))).collect()
+    let texts = verdicts.findings.iter().map(|f| f.summary.as_str());
+    let texts = texts.chain(verdicts.unknown.iter().map(|u| u.why.as_str()));
+    texts.filter(|text| ALTERNATIVES.iter().any(|phrase| text.contains(phrase))).collect()
 }
 
 fn rack(f: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static) -> Judgement {
@@ -43,7 +43,7 @@ fn rack(f: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static) -> Judgement {
 }
 
 #[test]
-fn whoever_names_several_explanations_names_the_measurement_that_would_tell() {
+fn a_text_with_several_explanations_names_the_deciding_measurement() {
     let pair = |s: (u32, u32), d: (u32, u32)| [s, d] == [(2, 1), (7, 3)];
     let lossy = |a: u32, b: u32| if (a.min(b), a.max(b)) == (2, 3) { 0.5 } else { 1.0 };
     let cases: Vec<(&str, Judgement)> = vec![
@@ -68,21 +68,21 @@ fn whoever_names_several_explanations_names_the_measurement_that_would_tell() {
     for (what, judged) in &cases {
         let open = ambiguous_texts(judged);
         assert!(!open.is_empty(), "{what} names one explanation only");
-        for said in &open {
-            assert!(NEXT_STEPS.iter().any(|step| said.contains(step)), "{what}: {said}");
+        for text in &open {
+            assert!(NEXT_STEPS.iter().any(|step| text.contains(step)), "{what}: {text}");
         }
     }
 }
 
 #[test]
-fn a_sweep_that_is_too_noisy_says_what_would_see_more() {
+fn a_sweep_that_is_too_noisy_names_the_next_measurement() {
     let judged = TestMachine::hgx(1).noise(0.03, 0.0, 9).judge();
     let why = &judged.verdicts.nodes[0].reason;
     assert!(why.contains("take more readings of every pair"), "{why}");
 }
 
 #[test]
-fn a_run_that_did_not_get_through_says_who_else_would_tell() {
+fn a_pair_without_a_connection_names_the_next_measurement() {
     let lab = TestNetwork::new(|_, _| 1.0);
     let mut recordings = TestNetwork::new(|_, _| 1.0).measure(&matching(8));
     let parsed = &mut recordings[0].parsed;

@@ -15,14 +15,14 @@ fn labelled(
     let recordings = bench.record();
     let mut claims = bench.claims();
     for at in 0..18 {
-        let said = FabricReport {
+        let report = FabricReport {
             cluster_uuid: Some(UUID.to_owned()),
             clique_id: Some(clique(at).to_string()),
             basis: Some(ClaimBasis::Copied { from: "the driver".to_owned() }),
             at: Some("label nvidia.com/gpu.clique".to_owned()),
             ..FabricReport::default()
         };
-        claims.nodes.entry(TestMachine::node(at)).or_default().fabric.push(said);
+        claims.nodes.entry(TestMachine::node(at)).or_default().fabric.push(report);
     }
     (bench, recordings, claims)
 }
@@ -64,7 +64,7 @@ fn labels_that_the_measurement_confirms_change_nothing() {
 }
 
 #[test]
-fn a_label_that_keeps_apart_what_reaches_each_other_is_found_and_blames_no_node() {
+fn a_label_that_splits_connected_nodes_is_found_and_blames_no_node() {
     let (bench, recordings, claims) =
         labelled(TestMachine::rack(), |at| if at < 16 { 1 } else { 2 });
     let judged = bench.judge_claims(&claims, &recordings);
@@ -109,7 +109,7 @@ fn believing(mut bench: TestMachine, belief: JobAssumption) -> Judgement {
 }
 
 #[test]
-fn a_belief_is_held_against_the_gpus_that_were_measured_to_reach_each_other() {
+fn a_belief_is_compared_with_the_gpus_that_reach_each_other() {
     assert_eq!(loci(&believing(TestMachine::rack(), belief(64, 0..16))), Vec::<String>::new());
     assert_eq!(loci(&believing(TestMachine::rack(), belief(72, 0..0))), Vec::<String>::new());
 
@@ -154,9 +154,9 @@ fn ranks_that_contradict_themselves_leave_the_run_unknown_and_the_nodes_as_they_
     let recordings = bench.record();
     let mut claims = bench.claims();
     for class in ["topo-rank-duplicate", "topo-rank-unusable"] {
-        let told =
+        let contradiction =
             disagreement(class, DisagreementSeverity::Contradiction, Some("block01"), &[1, 2]);
-        claims.disagreements.push(told);
+        claims.disagreements.push(contradiction);
     }
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(
@@ -175,23 +175,25 @@ fn ranks_that_contradict_themselves_leave_the_run_unknown_and_the_nodes_as_they_
 }
 
 #[test]
-fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
-    let told = |class, severity, domain| disagreement(class, severity, domain, &[16, 17]);
-    let judged = |bench: TestMachine, told: Disagreement| {
+fn a_settled_contradiction_is_a_note_and_an_unsettled_one_is_unknown() {
+    let between = |class, severity, domain| disagreement(class, severity, domain, &[16, 17]);
+    let judged = |bench: TestMachine, contradiction: Disagreement| {
         let mut bench = bench;
         let recordings = bench.record();
-        let claims = Claims { disagreements: vec![told], ..bench.claims() };
+        let claims = Claims { disagreements: vec![contradiction], ..bench.claims() };
         bench.judge_claims(&claims, &recordings)
     };
     let bad = DisagreementSeverity::Contradiction;
-    let healthy = judged(TestMachine::rack(), told("block-against-clique", bad, Some("block01")));
+    let healthy =
+        judged(TestMachine::rack(), between("block-against-clique", bad, Some("block01")));
     assert_eq!(healthy.verdicts.outcome, Outcome::Pass);
-    assert!(healthy.verdicts.notes[0].contains("settled: measured, the nodes of block01 reach"));
-    let cut = judged(split(), told("block-against-clique", bad, Some("block01")));
-    let settled = "settled: measured, block01 is parts of 16 and 2 nodes";
+    let settled = "settled: in the measurement, all nodes of block01 reach";
+    assert!(healthy.verdicts.notes[0].contains(settled));
+    let cut = judged(split(), between("block-against-clique", bad, Some("block01")));
+    let settled = "settled: in the measurement, block01 falls into parts of 16 and 2 nodes";
     assert!(cut.verdicts.notes.iter().any(|n| n.contains(settled)), "{:?}", cut.verdicts.notes);
     // Two domains of one clique, without a measurement between them.
-    let merged = judged(TestMachine::rack(), told("merged-cliques", bad, Some("block01")));
+    let merged = judged(TestMachine::rack(), between("merged-cliques", bad, Some("block01")));
     assert_eq!(loci(&merged), ["unknown claim-merged-cliques domain block01"]);
     let servers = TestMachine::hgx(1);
     let cables = disagreement("hosts-swapped", bad, None, &[0]);
@@ -201,7 +203,7 @@ fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
 }
 
 #[test]
-fn doubts_are_remarks_and_notes_and_other_domains_are_left_out() {
+fn doubts_become_notes_and_other_domains_are_left_out() {
     let mut bench = TestMachine::rack();
     let recordings = bench.record();
     let mut claims = bench.claims();

@@ -65,7 +65,7 @@ fn a_collective_is_compared_at_its_own_size() {
 }
 
 #[test]
-fn a_rate_between_two_algorithms_is_not_known_to_be_right() {
+fn a_rate_between_two_algorithms_stays_open() {
     let judged = judge(&mut rack(), &[[510.0, 512.0]]);
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
@@ -75,7 +75,7 @@ fn a_rate_between_two_algorithms_is_not_known_to_be_right() {
 }
 
 #[test]
-fn a_good_reading_of_a_collective_acquits() {
+fn one_good_reading_clears_a_collective() {
     let disturbed = [[700.0, 838.0], [600.0, 610.0]];
     assert_eq!(judge(&mut rack(), &disturbed).verdicts.outcome, Outcome::Pass);
     let judged = judge(&mut rack(), &disturbed[1..]);
@@ -95,7 +95,7 @@ fn judge_with(bench: &mut TestMachine, busbw: f64, transports: &[&str]) -> Judge
 }
 
 #[test]
-fn what_nccl_says_of_its_path_is_held_against_what_there_is() {
+fn the_transports_that_nccl_logs_are_compared_with_the_platform() {
     let judged = judge_with(&mut rack(), 838.0, &["MNNVL", "NVLS", "P2P"]);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass);
     // A rate alone could have hidden it.
@@ -105,17 +105,17 @@ fn what_nccl_says_of_its_path_is_held_against_what_there_is() {
     assert_eq!(loci(&judged), ["degraded nvls-off domain block01"]);
     let judged = judge_with(&mut rack(), 90.0, &["P2P", "NET/IB"]);
     assert_eq!(loci(&judged), ["degraded collective-fallback domain block01"]);
-    let said = &judged.verdicts.findings[0].summary;
+    let summary = &judged.verdicts.findings[0].summary;
     assert!(
-        said.contains("multi-node NVLink was off")
-            && said.contains("between the GPUs read normally"),
-        "{said}"
+        summary.contains("multi-node NVLink was off")
+            && summary.contains("between the GPUs read normally"),
+        "{summary}"
     );
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome < Outcome::Degraded));
 }
 
 #[test]
-fn a_matrix_that_a_collective_contradicts_is_said_to_be() {
+fn a_matrix_that_a_collective_contradicts_is_reported() {
     let mut bench = rack().capacity(|_, _| Some(0.7));
     let judged = judge_with(&mut bench, 838.0, &[]);
     let found = loci(&judged);
@@ -191,7 +191,7 @@ fn a_run_inside_a_node_contradicts_nothing_between_nodes() {
 }
 
 #[test]
-fn a_contradiction_is_in_doubt_where_its_run_was_and_nowhere_else() {
+fn a_contradiction_puts_only_the_members_of_its_run_in_doubt() {
     let tray = |s: (u32, u32), d: (u32, u32)| if s.0 == 8 || d.0 == 8 { 0.6 } else { 1.0 };
     let judged = contradicted(tray, &[on_node(8, 838.0), on_node(3, 838.0)]);
     let expected =
@@ -216,13 +216,16 @@ fn a_contradiction_is_in_doubt_where_its_run_was_and_nowhere_else() {
 }
 
 #[test]
-fn a_collective_that_is_low_on_all_nodes_alike_is_no_fault_of_any() {
+fn a_collective_that_is_equally_low_on_all_nodes_blames_none() {
     const COMMON: &str = "unknown all-low-alike Instrument";
     let (judged, found) = each(18, |at| 760.0 + f64::from(at % 3) * 8.0);
     assert_eq!(found, [COMMON]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
-    let said = &judged.verdicts.findings[0].summary;
-    assert!(said.contains("on 18 nodes of rack is equally low, median 768.0 of 840.0"), "{said}");
+    let summary = &judged.verdicts.findings[0].summary;
+    assert!(
+        summary.contains("on 18 nodes of rack is equally low, median 768.0 of 840.0"),
+        "{summary}"
+    );
     // One that is lower than the others is still reported.
     let (judged, found) = each(18, |at| if at == 3 { 690.0 } else { 765.0 });
     assert_eq!(found, ["degraded collective-low Node", COMMON]);
@@ -230,7 +233,7 @@ fn a_collective_that_is_low_on_all_nodes_alike_is_no_fault_of_any() {
     // So is one in a healthy fleet.
     let (_, found) = each(18, |at| if at == 3 { 760.0 } else { 838.0 });
     assert_eq!(found, ["degraded collective-low Node"]);
-    // Three nodes have no middle to be compared with.
+    // Three nodes do not define a level to compare with.
     let (_, found) = each(3, |_| 760.0);
     assert_eq!(found, ["degraded collective-low Node"; 3]);
 }

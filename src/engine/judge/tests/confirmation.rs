@@ -37,11 +37,11 @@ fn partners(suspects: &[ConfirmSuspect], cleared: &BTreeSet<NodeName>) -> Vec<(u
 
 /// Formats a verdict: outcome, class, locus, whether confirmed.
 fn describe(verdicts: &Verdicts) -> Vec<String> {
-    let word = |f: &Finding| {
+    let describe_one = |f: &Finding| {
         let sure = if f.confirmed { "" } else { " ?" };
         format!("{} {} {}{sure}", f.outcome, f.class, f.locus)
     };
-    verdicts.findings.iter().map(word).collect()
+    verdicts.findings.iter().map(describe_one).collect()
 }
 
 fn outcome(verdicts: &Verdicts, node: &str) -> Outcome {
@@ -49,7 +49,7 @@ fn outcome(verdicts: &Verdicts, node: &str) -> Outcome {
 }
 
 /// Measures the suspects of `first` again, in the lab's current state.
-fn look_again(lab: &mut TestNetwork, first: &Judgement, before: &[ToolRecording]) -> Verdicts {
+fn measure_again(lab: &mut TestNetwork, first: &Judgement, before: &[ToolRecording]) -> Verdicts {
     let suspects = confirm::find_suspects(first);
     let cleared = confirm::find_cleared_nodes(first, before);
     let mut recordings = before.to_vec();
@@ -88,7 +88,7 @@ fn a_matching_and_three_cleared_partners_name_the_slow_hosts() {
         let cleared = confirm::find_cleared_nodes(&first, &before);
         assert_eq!(cleared, [0, 1, 6, 7].map(host).into());
 
-        let verdicts = look_again(&mut lab, &first, &before);
+        let verdicts = measure_again(&mut lab, &first, &before);
         let expected = ["degraded nic-low rail host2", "degraded nic-low rail host5"];
         assert_eq!(describe(&verdicts), expected, "seed {seed}");
         for at in 0..8 {
@@ -100,13 +100,13 @@ fn a_matching_and_three_cleared_partners_name_the_slow_hosts() {
 }
 
 #[test]
-fn what_is_not_seen_again_is_unknown_and_says_by_how_many() {
+fn an_unconfirmed_finding_is_unknown_and_names_the_number_of_partners() {
     let mut lab = TestNetwork::new(|a, b| slow(a).min(slow(b)));
     let before = lab.measure(&all(8));
     let first = lab.judge(&lab.claims(), &before);
     assert_eq!(loci(&first), ["degraded nic-low rail host2", "degraded nic-low rail host5"]);
     let mut later = TestNetwork::new(|a, b| if a == 5 || b == 5 { 17.0 / 18.0 } else { 1.0 });
-    let verdicts = look_again(&mut later, &first, &before);
+    let verdicts = measure_again(&mut later, &first, &before);
     assert_eq!(
         describe(&verdicts),
         ["degraded nic-low rail host5", "unknown nic-low rail host2 ?"]
@@ -120,12 +120,12 @@ fn what_is_not_seen_again_is_unknown_and_says_by_how_many() {
 }
 
 #[test]
-fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
+fn a_slow_path_stays_a_path_if_its_ends_are_normal_with_others() {
     let path = |a: u32, b: u32| if (a.min(b), a.max(b)) == (0, 7) { 0.6 } else { 1.0 };
     let mut lab = TestNetwork::new(path);
     let before = lab.measure(&all(8));
     let first = lab.judge(&lab.claims(), &before);
-    let verdicts = look_again(&mut lab, &first, &before);
+    let verdicts = measure_again(&mut lab, &first, &before);
     assert_eq!(describe(&verdicts), ["degraded path-low pair host0 - host7 ?"]);
     assert!(verdicts.findings[0].summary.contains("other partners"));
 
@@ -150,7 +150,7 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
 }
 
 #[test]
-fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
+fn a_pair_that_loses_packets_one_way_is_found_among_slow_hosts() {
     // A shaper is so steady that most rates are equal to the last byte.
     for (sigma, seed) in [(0.0, 0), (0.005, 1), (0.005, 2), (0.01, 3)] {
         for lossy in [0.05, 0.5, 0.7] {
@@ -168,10 +168,10 @@ fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
             assert_eq!(loci(&first), expected, "{sigma}, {lossy}");
             let suspects = confirm::find_suspects(&first);
             let mut recordings = before.clone();
-            let looks = [(2, 1), (2, 3), (2, 6), (5, 1), (5, 3), (5, 7)];
+            let repeats = [(2, 1), (2, 3), (2, 6), (5, 1), (5, 3), (5, 7)];
             // Each end with two cleared partners, and both together again.
             let pair = [(0, 1), (0, 3), (4, 6), (4, 7), (0, 4)];
-            for (a, b) in looks.into_iter().chain(pair) {
+            for (a, b) in repeats.into_iter().chain(pair) {
                 recordings.push(lab.pair(a, b, STAGE));
             }
             let second = lab
@@ -191,7 +191,7 @@ fn findings_that_partners_cannot_show_stay_as_they_are() {
     let first = lab.judge(&lab.claims(), &before);
     assert_eq!(loci(&first), ["degraded network-low domain lab"]);
     assert_eq!(confirm::find_suspects(&first), []);
-    let verdicts = look_again(&mut lab, &first, &before);
+    let verdicts = measure_again(&mut lab, &first, &before);
     assert_eq!(verdicts, first.verdicts);
 }
 
@@ -221,7 +221,7 @@ fn rack(
 }
 
 #[test]
-fn a_lost_link_is_confirmed_by_three_partners_and_a_passing_one_is_not() {
+fn a_lost_link_is_confirmed_by_three_partners_and_a_temporary_loss_is_not() {
     let bad = (6, 1);
     let lost = move |s, d| if s == bad || d == bad { share(1) } else { 1.0 };
     let (first, verdicts) = rack(lost, lost);
@@ -248,7 +248,7 @@ fn a_node_of_another_domain_is_confirmed_from_runs_of_two_alone() {
 }
 
 #[test]
-fn a_plane_and_a_split_domain_are_no_suspects() {
+fn a_plane_and_a_split_domain_are_not_suspects() {
     for was in [(|_, _| share(1)) as fn((u32, u32), (u32, u32)) -> f64, |s, d| {
         if (s.0 < 9) == (d.0 < 9) { 1.0 } else { 0.065 }
     }] {
@@ -259,7 +259,7 @@ fn a_plane_and_a_split_domain_are_no_suspects() {
 }
 
 #[test]
-fn a_node_that_is_an_island_is_looked_at_again_alone() {
+fn a_node_that_is_its_own_island_is_measured_again_alone() {
     let mut bench = TestMachine::hgx(3)
         .capacity(|s, d| Some(if s.0 == 1 && (s.1 == 5 || d.1 == 5) { share(1) } else { 1.0 }));
     let before = bench.record();
@@ -285,9 +285,9 @@ fn a_node_that_is_an_island_is_looked_at_again_alone() {
 }
 
 #[test]
-fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() {
+fn the_cost_per_suspect_does_not_grow_with_their_number() {
     /// The number of comparisons per host, with every host suspected.
-    fn looked(hosts: u32) -> usize {
+    fn comparisons_per_host(hosts: u32) -> usize {
         let mut lab = TestNetwork::new(|_, _| 0.5);
         lab.hosts = hosts;
         let before = lab.measure(&matching(hosts));
@@ -317,7 +317,7 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
         assert_eq!(last.findings.iter().filter(|it| it.confirmed).count(), second.findings.len());
         confirm::COMPARISONS.get().div_ceil(hosts as usize)
     }
-    assert_eq!(looked(40), looked(400));
+    assert_eq!(comparisons_per_host(40), comparisons_per_host(400));
 }
 
 /// A rack with a slow pair, and the result of a second measurement with these `runs`.
@@ -411,7 +411,7 @@ fn a_gpu_is_cleared_by_the_direction_and_the_side_that_was_low_and_by_nothing_el
 }
 
 #[test]
-fn bad_ends_that_met_each_other_do_not_clear_each_other_by_their_own_readings() {
+fn bad_ends_measured_together_do_not_clear_each_other() {
     for seed in 0..10 {
         let bad = |at: u32| -> f64 { if at == 4 || at == 5 { 0.5 } else { 1.0 } };
         let mut lab = TestNetwork::new(move |a, b| bad(a).min(bad(b))).noise(0.005, 1, seed);
@@ -420,8 +420,8 @@ fn bad_ends_that_met_each_other_do_not_clear_each_other_by_their_own_readings() 
         let first = lab.judge(&lab.claims(), &before);
         assert_eq!(loci(&first), ["degraded path-low pair host4 - host5"]);
         let mut recordings = before.clone();
-        let looks = [(4, 5), (4, 0), (4, 1), (4, 2), (4, 3), (5, 0), (5, 1), (5, 6), (5, 7)];
-        recordings.extend(looks.map(|(a, b)| lab.pair(a, b, STAGE)));
+        let repeats = [(4, 5), (4, 0), (4, 1), (4, 2), (4, 3), (5, 0), (5, 1), (5, 6), (5, 7)];
+        recordings.extend(repeats.map(|(a, b)| lab.pair(a, b, STAGE)));
         let case = confirm::select_confirm_recordings(&recordings, &confirm::find_suspects(&first));
         let second = lab.judge(&lab.claims(), &case);
         let verdicts = lab.confirm(&first, &second.verdicts, &confirm_recordings(&recordings));
@@ -432,7 +432,7 @@ fn bad_ends_that_met_each_other_do_not_clear_each_other_by_their_own_readings() 
 }
 
 #[test]
-fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
+fn the_ends_of_two_low_paths_that_are_low_with_others_are_named() {
     let bad = |at: u32| -> f64 { if at == 4 || at == 6 { 0.5 } else { 1.0 } };
     let mut lab = TestNetwork::new(move |a, b| bad(a).min(bad(b))).noise(0.005, 1, 7);
     lab.nic = false;
@@ -441,13 +441,13 @@ fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
     let suspects = confirm::find_suspects(&first);
     assert_eq!(suspects.len(), 2);
     let mut recordings = before.clone();
-    let looks = [(4, 5), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 3)];
+    let repeats = [(4, 5), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 3)];
     let others = [(6, 7), (6, 1), (6, 2), (6, 3), (7, 0), (7, 2), (7, 3)];
-    recordings.extend(looks.into_iter().chain(others).map(|(a, b)| lab.pair(a, b, STAGE)));
+    recordings.extend(repeats.into_iter().chain(others).map(|(a, b)| lab.pair(a, b, STAGE)));
     let second =
         lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
-    let nobody = Verdicts { findings: Vec::new(), ..second.verdicts.clone() };
-    for second in [second.verdicts, nobody] {
+    let without_findings = Verdicts { findings: Vec::new(), ..second.verdicts.clone() };
+    for second in [second.verdicts, without_findings] {
         let verdicts = lab.confirm(&first, &second, &confirm_recordings(&recordings));
         let expected = ["degraded nic-low rail host4", "degraded nic-low rail host6"];
         assert_eq!(describe(&verdicts), expected);
@@ -471,8 +471,8 @@ fn unreached(later: impl Fn(u32, u32) -> bool + 'static) -> (Judgement, Verdicts
     assert_eq!(confirm::find_cleared_nodes(&first, &before), [0, 1, 4, 5, 6, 7].map(host).into());
     lab.cut = Box::new(later);
     let mut recordings = before;
-    let looks = partners(&suspects, &confirm::find_cleared_nodes(&first, &recordings));
-    for (a, b) in looks.into_iter().chain([(2, 3)]) {
+    let repeats = partners(&suspects, &confirm::find_cleared_nodes(&first, &recordings));
+    for (a, b) in repeats.into_iter().chain([(2, 3)]) {
         recordings.push(lab.pair(a, b, STAGE));
     }
     let second =
@@ -482,7 +482,7 @@ fn unreached(later: impl Fn(u32, u32) -> bool + 'static) -> (Judgement, Verdicts
 }
 
 #[test]
-fn of_two_without_a_connection_the_one_that_nobody_reaches_has_failed() {
+fn the_end_of_an_unconnected_pair_that_no_node_reaches_has_failed() {
     let (first, verdicts) = unreached(|a, b| a == 2 || b == 2);
     assert_eq!(loci(&first), ["unknown nic-unreachable pair host2 - host3"]);
     assert_eq!([outcome_of(&first, "host2"), outcome_of(&first, "host3")], [Outcome::Unknown; 2]);
@@ -495,7 +495,7 @@ fn of_two_without_a_connection_the_one_that_nobody_reaches_has_failed() {
 }
 
 #[test]
-fn a_path_that_is_cut_twice_is_the_path_and_one_that_was_cut_once_is_unknown() {
+fn a_path_that_is_cut_twice_has_failed_and_one_cut_once_is_unknown() {
     let (_, verdicts) = unreached(|a, b| (a, b) == (2, 3));
     assert_eq!(describe(&verdicts), ["failed nic-unreachable pair host2 - host3"]);
     let (_, passing) = unreached(|_, _| false);
@@ -508,7 +508,7 @@ fn a_path_that_is_cut_twice_is_the_path_and_one_that_was_cut_once_is_unknown() {
 }
 
 #[test]
-fn the_partner_of_one_that_is_not_reached_passes_only_if_it_was_read_again() {
+fn the_partner_of_an_unreached_node_passes_only_if_it_was_read_again() {
     let mut lab = TestNetwork::new(|_, _| 1.0);
     lab.cut = Box::new(|a, b| a == 2 || b == 2);
     let before = lab.measure(&matching(8));

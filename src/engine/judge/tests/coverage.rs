@@ -19,7 +19,7 @@ const OTHERS: [&str; 4] = [
 ];
 
 /// A node of this platform on which these tests read the expected values.
-fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
+fn judge_tests(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
     let level = |test: &str| {
         let expected = platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
         expected.and_then(|e| e.value).unwrap_or(60.0)
@@ -60,14 +60,14 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
 }
 
 #[test]
-fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
+fn host_copies_alone_do_not_pass_a_node_with_connected_gpus() {
     let (mut joined, mut apart) = (0, 0);
     for platform in
         builtin::builtin_catalogue().platforms.values().filter(|p| !p.devices.is_empty())
     {
         let gpus = platform.gpus_per_node.unwrap_or(4);
         for count in 1..=OTHERS.len() {
-            let judged = shows(platform, gpus, &OTHERS[..count]);
+            let judged = judge_tests(platform, gpus, &OTHERS[..count]);
             assert_eq!(loci(&judged), Vec::<String>::new(), "{}", platform.name);
             let verdict = &judged.verdicts.nodes[0];
             if platform.joins_gpus() {
@@ -89,13 +89,13 @@ fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
 }
 
 #[test]
-fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
+fn gpu_copies_pass_a_node_with_and_without_host_copies() {
     for platform in ["hgx-a100", "hgx-h100", "hgx-h200", "h100-nvl"] {
-        let platform = builtin::builtin_catalogue().platform(platform).expect("it ships");
+        let platform = builtin::builtin_catalogue().platform(platform).expect("a shipped platform");
         let gpus = platform.gpus_per_node.expect("known");
         let pairs = "device_to_device_memcpy_read_ce";
         for tests in [&[pairs][..], &[pairs, OTHERS[0], OTHERS[1]]] {
-            let judged = shows(platform, gpus, tests);
+            let judged = judge_tests(platform, gpus, tests);
             assert_eq!(
                 judged.verdicts.outcome,
                 Outcome::Pass,
@@ -109,8 +109,8 @@ fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
 
 #[test]
 fn a_node_with_one_gpu_passes_by_its_host_link() {
-    let platform = builtin::builtin_catalogue().platform("gh200").expect("it ships");
-    let judged = shows(platform, 1, &OTHERS[..2]);
+    let platform = builtin::builtin_catalogue().platform("gh200").expect("a shipped platform");
+    let judged = judge_tests(platform, 1, &OTHERS[..2]);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
 }
 

@@ -16,7 +16,7 @@ fn notes_say(judged: &Judgement, text: &str) -> bool {
 }
 
 #[test]
-fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
+fn a_low_copy_is_a_note_if_another_copy_in_its_direction_is_normal() {
     for (name, outcome) in [
         ("host_to_device_memcpy_sm", Outcome::Pass),
         ("device_to_host_memcpy_sm", Outcome::Unknown),
@@ -35,7 +35,7 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
             "{name}"
         );
     }
-    // Lower than dips go: not by chance.
+    // Lower than any dip: not by chance.
     let judged = TestMachine::hgx(1)
         .host(|_, gpu, way| if gpu == 0 && way == Direction::D2h { 0.5 } else { 1.0 })
         .judge();
@@ -43,7 +43,7 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
 }
 
 #[test]
-fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_way_shows() {
+fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again() {
     for way in [Direction::H2d, Direction::D2h] {
         for share in [0.6, 0.7, 0.8] {
             let one = move |node: u32, gpu: u32, direction: Direction| {
@@ -83,7 +83,7 @@ fn a_slow_link_and_a_dip_on_the_other_gpu_are_not_the_host() {
 }
 
 #[test]
-fn a_dip_on_top_of_a_slow_host_hides_no_host() {
+fn a_dip_does_not_hide_a_slow_host() {
     let judged = TestMachine::hgx(3)
         .host(|node, gpu, way| match (node, gpu, way) {
             (2, 7, Direction::H2d) => 0.34,
@@ -123,7 +123,7 @@ fn three_bad_gpus_of_eight_are_named() {
 }
 
 #[test]
-fn of_two_partners_one_good_reading_acquits() {
+fn one_good_reading_clears_a_gpu_with_two_partners() {
     let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
     let parsed = &mut recordings[0].parsed;
@@ -176,7 +176,7 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
 }
 
 #[test]
-fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
+fn a_slightly_low_row_is_not_a_fault_in_a_tool_without_warm_up() {
     for (share, class) in [(0.965, None), (0.85, Some("nvlink-low"))] {
         let mut bench = TestMachine::hgx(1);
         let mut parsed =
@@ -201,7 +201,7 @@ fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
     }
 }
 
-/// What `ib_write_bw` prints for eight ports of a node.
+/// Output of `ib_write_bw` for eight ports of a node.
 fn ports(node: &str, rate: impl Fn(u32) -> f64) -> Vec<ToolRecording> {
     let port = |at: u32| {
         let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Perftest) };
@@ -243,7 +243,7 @@ fn a_port_at_half_the_rate_of_its_siblings_is_named() {
 }
 
 #[test]
-fn nics_are_no_links_between_gpus() {
+fn nics_are_not_links_between_gpus() {
     let mut bench = TestMachine::rack();
     let mut recordings = bench.record_domain();
     recordings.extend(ports("node0001", |_| 394.0));

@@ -24,7 +24,7 @@ fn is_pair(matrix: &MeasurementMatrix) -> bool {
 }
 
 #[test]
-fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
+fn a_run_disturbed_as_a_whole_is_neither_noise_nor_a_fault() {
     for low in [0.92, 0.8] {
         let mut bench = TestMachine::hgx(8).readings(5).noise(0.003, 0.0, 5);
         let mut recordings = bench.record();
@@ -37,7 +37,7 @@ fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
         assert_eq!(loci(&judged), Vec::<String>::new(), "{low}");
         assert_eq!(judged.verdicts.outcome, Outcome::Pass);
         let notes = judged.verdicts.notes.iter().filter(|n| n.contains("nvbandwidth-3.txt"));
-        assert!(0 < notes.count(), "the disturbed run is named");
+        assert!(0 < notes.count(), "no note names the disturbed run");
     }
     // A lost link in addition is found, whichever runs are disturbed.
     let lost =
@@ -62,7 +62,7 @@ fn p2p(bench: &mut TestMachine, gpu: usize, share: f64) -> ToolRecording {
 }
 
 #[test]
-fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_often() {
+fn two_tools_that_disagree_make_a_gpu_unknown_whatever_their_run_counts() {
     for (nvbandwidth, others) in [(3, 1), (1, 1), (1, 3)] {
         let mut bench = TestMachine::hgx(1).readings(nvbandwidth);
         let mut recordings = bench.record();
@@ -105,7 +105,7 @@ fn mixed_drivers(share: f64, old: impl Fn(u32) -> bool) -> Judgement {
 }
 
 #[test]
-fn nodes_that_are_low_alike_and_share_a_driver_are_one_cause() {
+fn equally_low_nodes_that_share_a_driver_have_one_cause() {
     // Within the tolerance of the expectation: a remark.
     let judged = mixed_drivers(0.965, |at| at < 5);
     assert_eq!(loci(&judged), Vec::<String>::new());
@@ -126,7 +126,7 @@ fn nodes_that_are_low_alike_and_share_a_driver_are_one_cause() {
 }
 
 #[test]
-fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
+fn vbios_and_firmware_versions_are_compared_like_the_driver() {
     let log = |version: &str, key: &str| {
         let gpu = |at: u32| {
             format!(
@@ -136,7 +136,8 @@ fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
         };
         let gpus: String = (1..=8).map(gpu).collect();
         format!(
-            "==============NVSMI LOG==============\n\nDriver Version                        : 570.1\n\
+            "==============NVSMI LOG==============\n\n\
+                 Driver Version                        : 570.1\n\
                  Attached GPUs                         : 8\n{gpus}"
         )
     };
@@ -163,9 +164,10 @@ fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
 }
 
 #[test]
-fn what_everything_lost_together_has_a_limit_of_its_own() {
+fn a_loss_common_to_all_parts_has_its_own_detection_limit() {
     let judged = TestMachine::rack().judge();
-    let limit = judged.verdicts.nodes[0].detectable_together.expect("an expectation is there");
+    let limit =
+        judged.verdicts.nodes[0].detectable_together.expect("a limit, given an expectation");
     // Tolerance of the expectation: 4 %.
     assert!((0.035..0.05).contains(&limit), "{limit}");
     // A loss of that size or more in one test is detected, and no node passes with it.

@@ -47,7 +47,7 @@ fn a_healthy_node_and_a_healthy_rack_pass() {
 }
 
 #[test]
-fn one_lost_link_names_the_gpu_and_nobody_else() {
+fn one_lost_link_names_only_its_gpu() {
     let hgx = TestMachine::hgx(1)
         .capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
     let judged = hgx.judge();
@@ -67,7 +67,7 @@ fn one_lost_link_names_the_gpu_and_nobody_else() {
 }
 
 #[test]
-fn one_direction_is_told_from_both() {
+fn one_slow_direction_is_distinguished_from_both() {
     for (pull, text) in [(false, "tx"), (true, "rx")] {
         let judged = TestMachine::hgx(1)
             .capacity(move |s, d| {
@@ -79,7 +79,7 @@ fn one_direction_is_told_from_both() {
 }
 
 #[test]
-fn in_a_tray_of_four_half_of_all_cells_are_low_and_one_gpu_is_guilty() {
+fn one_bad_gpu_of_four_is_named_with_half_of_all_cells_low() {
     let bench = TestMachine::with_platform(platform("tray", 4, 1, 770.0), 1, 4);
     let judged =
         bench.capacity(|s, d| Some(if s.1 == 3 || d.1 == 3 { share(1) } else { 1.0 })).judge();
@@ -87,7 +87,7 @@ fn in_a_tray_of_four_half_of_all_cells_are_low_and_one_gpu_is_guilty() {
 }
 
 #[test]
-fn several_guilty_gpus_are_all_named_and_their_partners_are_not() {
+fn several_faulty_gpus_are_all_named_and_their_partners_are_not() {
     let bad = [(1, 0), (4, 3), (9, 2), (16, 1), (17, 0)];
     let judged = TestMachine::rack()
         .noise(0.01, 0.0, 5)
@@ -125,8 +125,8 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
         );
         let found = &judged.verdicts.findings[0];
         assert!(!found.confirmed);
-        let tells = found.summary.contains("read this pair again");
-        assert_eq!(tells, expected == "unknown", "{}", found.summary);
+        let asks_again = found.summary.contains("read this pair again");
+        assert_eq!(asks_again, expected == "unknown", "{}", found.summary);
         assert_eq!(outcome_of(&judged, "node0003"), Outcome::Unknown);
     }
 
@@ -143,7 +143,7 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
 }
 
 #[test]
-fn healthy_racks_with_a_left_tail_blame_nobody() {
+fn healthy_racks_with_left_tailed_noise_have_no_finding() {
     let sigmas = [0.001, 0.003, 0.01, 0.02];
     for (seed, sigma) in (0..40).zip(sigmas.into_iter().cycle()) {
         let judged = TestMachine::rack().noise(sigma, 0.005, seed).judge();
@@ -184,7 +184,7 @@ fn a_plane_out_blames_the_plane_and_no_node() {
 }
 
 #[test]
-fn one_node_of_a_fleet_that_is_low_as_a_whole_is_found_against_the_others() {
+fn a_node_that_is_low_as_a_whole_is_found_by_comparison_with_its_fleet() {
     let judged =
         TestMachine::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.965 } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low node node0004"]);
@@ -253,7 +253,7 @@ fn every_output_that_shows_a_host_link_to_be_low_is_named() {
 }
 
 #[test]
-fn missing_cells_are_unknown_for_as_few_as_possible() {
+fn missing_cells_make_as_few_parts_unknown_as_possible() {
     let judged =
         TestMachine::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
     assert_eq!(loci(&judged), Vec::<String>::new());
@@ -262,7 +262,7 @@ fn missing_cells_are_unknown_for_as_few_as_possible() {
 }
 
 #[test]
-fn a_node_that_nobody_measured_is_unknown_and_the_others_are_not() {
+fn an_unmeasured_node_is_unknown_and_the_others_are_not() {
     let mut bench = TestMachine::hgx(3);
     let mut recordings = bench.record();
     recordings.retain(|r| !r.file.contains("node0002"));
@@ -337,7 +337,7 @@ fn an_error_is_the_same_under_each_of_its_names_and_a_library_may_cause_some_its
             + &format!("n7:1:2 [3] init.cc:9 NCCL WARN Cuda failure 214 '{text}'\n")
     };
     let ecc = "uncorrectable ECC error encountered";
-    for (said, outcome) in [
+    for (output, outcome) in [
         (nvbandwidth("CUDA_ERROR_ECC_UNCORRECTABLE"), Outcome::Failed),
         (nvbandwidth("cudaErrorECCUncorrectable"), Outcome::Failed),
         (nvbandwidth("cudaErrorLaunchFailure"), Outcome::Failed),
@@ -352,12 +352,12 @@ fn an_error_is_the_same_under_each_of_its_names_and_a_library_may_cause_some_its
     ] {
         let mut bench = TestMachine::hgx(2);
         let mut recordings = bench.record();
-        let parsed = readers::outputs::parse_output(said.as_bytes());
+        let parsed = readers::outputs::parse_output(output.as_bytes());
         let scope = RecordingScope::Node("node0002".into());
         recordings.push(ToolRecording::new(scope, "nodes/node0002/error.txt".to_owned(), parsed));
         let judged = bench.judge_these(&recordings);
-        assert_eq!(outcome_of(&judged, "node0002"), outcome, "{said}");
-        assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{said}");
+        assert_eq!(outcome_of(&judged, "node0002"), outcome, "{output}");
+        assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{output}");
     }
 }
 
@@ -457,7 +457,7 @@ fn a_collective_at_nic_rate_is_a_finding_about_the_domain() {
 }
 
 #[test]
-fn cells_point_the_way_the_data_moved() {
+fn cells_have_the_direction_of_the_data() {
     let judged =
         TestMachine::hgx(1).capacity(|s, _| Some(if s.1 == 0 { share(3) } else { 1.0 })).judge();
     let low: Vec<&MeasuredCell> =
@@ -505,7 +505,7 @@ fn a_blank_host_copy_is_unknown() {
 }
 
 #[test]
-fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
+fn the_rule_of_a_host_copy_names_the_allowed_deviation() {
     let mut bench = TestMachine::hgx(1).host(|_, _, _| 0.7);
     for testcase in ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"] {
         bench.platform.expectations.get_mut(testcase).expect("it is expected").tolerance = 0.25;

@@ -24,7 +24,7 @@ fn rename_folders(recordings: &mut [ToolRecording], name: impl Fn(&str) -> Strin
 }
 
 #[test]
-fn a_dns_suffix_makes_no_second_node() {
+fn a_dns_suffix_does_not_make_a_second_node() {
     let long = |host: &str| format!("{host}.cluster.example");
     let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
@@ -111,7 +111,7 @@ fn runs_over_the_same_hosts_in_two_folders_are_of_one_domain() {
 }
 
 #[test]
-fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
+fn an_address_in_an_imex_table_is_resolved_through_the_aliases_of_claims() {
     let member = |at: u32| ImexNode {
         index: at,
         host: Some(format!("10.0.0.{at}")),
@@ -136,12 +136,12 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
     let mut claims = bench.claims();
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
     for at in 1..=18 {
-        let said = claims.nodes.entry(TestMachine::node(at - 1)).or_default();
-        said.aliases = vec![format!("10.0.0.{at}")];
+        let node_claims = claims.nodes.entry(TestMachine::node(at - 1)).or_default();
+        node_claims.aliases = vec![format!("10.0.0.{at}")];
     }
-    let told = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
-    assert!(told.0.contains("node0003") && told.1 == 2, "{told:?}");
-    // An address of two nodes identifies neither.
+    let missing_node = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
+    assert!(missing_node.0.contains("node0003") && missing_node.1 == 2, "{missing_node:?}");
+    // An address that two nodes share identifies neither.
     claims.nodes.entry(TestMachine::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
 }

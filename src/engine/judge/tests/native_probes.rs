@@ -66,7 +66,7 @@ fn slow_host() -> TestMachine {
 }
 
 #[test]
-fn the_same_numbers_give_the_same_verdict_whoever_took_them() {
+fn the_same_numbers_give_the_same_verdict_from_either_tool() {
     let machines = || {
         let low = TestMachine::hgx(2)
             .capacity(|s, d| Some(if s == (1, 2) || d == (1, 2) { share(1) } else { 1.0 }));
@@ -74,16 +74,16 @@ fn the_same_numbers_give_the_same_verdict_whoever_took_them() {
     };
     for (mut with_tools, mut without) in machines().into_iter().zip(machines()) {
         let recordings = record_native(&mut without);
-        let ours = without.judge_these(&recordings).verdicts;
-        let theirs = with_tools.record();
-        let theirs = with_tools.judge_these(&theirs).verdicts;
-        assert_eq!(ours.outcome, theirs.outcome);
-        assert_eq!(ours.findings, theirs.findings);
+        let native = without.judge_these(&recordings).verdicts;
+        let external = with_tools.record();
+        let external = with_tools.judge_these(&external).verdicts;
+        assert_eq!(native.outcome, external.outcome);
+        assert_eq!(native.findings, external.findings);
     }
 }
 
 #[test]
-fn what_our_own_probe_could_not_measure_is_unknown_and_never_a_fault() {
+fn failed_measurements_of_the_native_probe_are_unknown_and_never_a_fault() {
     for (class, code) in [
         ("no-imex-channel", "CUDA_ERROR_NOT_PERMITTED"),
         ("gpu-memory-error", "CUDA_ERROR_ECC_UNCORRECTABLE"),
@@ -93,9 +93,9 @@ fn what_our_own_probe_could_not_measure_is_unknown_and_never_a_fault() {
     ] {
         let mut bench = TestMachine::hgx(1);
         let mut recordings = record_native(&mut bench);
-        let told = problem(OutputProblemKind::Error, class, WRITE, 3);
+        let reported = problem(OutputProblemKind::Error, class, WRITE, 3);
         let code = Some(code.to_owned()).filter(|code| !code.is_empty());
-        recordings[0].parsed.problems.push(OutputProblem { code, ..told });
+        recordings[0].parsed.problems.push(OutputProblem { code, ..reported });
         recordings[0].parsed.complete = false;
         let judged = bench.judge_these(&recordings);
         assert_eq!(loci(&judged), Vec::<String>::new(), "{class}");
@@ -109,8 +109,8 @@ fn wrong_data_with_the_host_names_the_gpu_and_between_gpus_the_node() {
         let mut bench = TestMachine::hgx(1);
         let mut recordings = record_native(&mut bench);
         for (test, gpu) in tests {
-            let told = problem(OutputProblemKind::Corrupt, "wrong-data", test, *gpu);
-            recordings[0].parsed.problems.push(told);
+            let reported = problem(OutputProblemKind::Corrupt, "wrong-data", test, *gpu);
+            recordings[0].parsed.problems.push(reported);
         }
         let judged = bench.judge_these(&recordings);
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Failed);
@@ -133,10 +133,10 @@ fn wrong_data_between_two_nodes_names_the_pair_until_one_fails_with_all() {
         let mut run = bench.record_siblings(a, b);
         run.parsed.tool = Some(Tool::FabricgateCopy);
         if wrong {
-            let told =
+            let reported =
                 problem(OutputProblemKind::Corrupt, "wrong-data", super::test_machine::BISECT, 1);
             let host = Some(TestMachine::node(a).to_string());
-            run.parsed.problems.push(OutputProblem { host, ..told });
+            run.parsed.problems.push(OutputProblem { host, ..reported });
         }
         recordings.push(run);
     };
@@ -155,9 +155,9 @@ fn wrong_elements_of_a_collective_blame_no_member() {
     let mut recordings = record_native(&mut bench);
     let mut run = all_reduce(838.0);
     for node in 0..18 {
-        let told = problem(OutputProblemKind::Corrupt, "wrong-data", "all_reduce_perf", 1);
+        let reported = problem(OutputProblemKind::Corrupt, "wrong-data", "all_reduce_perf", 1);
         let host = Some(TestMachine::node(node).to_string());
-        run.parsed.problems.push(OutputProblem { host, ..told });
+        run.parsed.problems.push(OutputProblem { host, ..reported });
     }
     recordings.push(run);
     let judged = bench.judge_these(&recordings);
@@ -166,17 +166,17 @@ fn wrong_elements_of_a_collective_blame_no_member() {
 }
 
 #[test]
-fn a_slow_host_link_has_what_it_trained_to_among_its_evidence() {
+fn the_evidence_of_a_slow_host_link_includes_its_trained_generation() {
     let judged = around(slow_host(), |gpu| {
         gpu.under_load.as_mut().expect("a state").pcie_generation = Some(4);
     });
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0001:2"]);
-    let said = &judged.verdicts.findings[0].evidence.last().expect("evidence").detail;
-    assert!(said.contains("PCIe generation 4 with 16 lanes, others at 5 with 16"), "{said}");
+    let detail = &judged.verdicts.findings[0].evidence.last().expect("evidence").detail;
+    assert!(detail.contains("PCIe generation 4 with 16 lanes, others at 5 with 16"), "{detail}");
 }
 
 #[test]
-fn what_held_a_gpu_back_and_errors_of_links_are_named() {
+fn throttling_and_link_errors_are_named() {
     let low = || {
         TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }))
     };
@@ -187,9 +187,9 @@ fn what_held_a_gpu_back_and_errors_of_links_are_named() {
         gpu.link_errors.entry(7).or_default().insert("crc".to_owned(), 12);
     });
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:2"]);
-    let said = &judged.verdicts.findings[0].summary;
-    assert!(said.contains("throttled (hardware thermal slowdown)"), "{said}");
-    assert!(said.contains("NVLink 7 12 (crc)") && !said.contains("power cap"), "{said}");
+    let summary = &judged.verdicts.findings[0].summary;
+    assert!(summary.contains("throttled (hardware thermal slowdown)"), "{summary}");
+    assert!(summary.contains("NVLink 7 12 (crc)") && !summary.contains("power cap"), "{summary}");
     // Nothing is low: a note.
     let judged = around(TestMachine::hgx(1), |gpu| {
         gpu.link_errors.entry(7).or_default().insert("crc".to_owned(), 12);
@@ -199,7 +199,7 @@ fn what_held_a_gpu_back_and_errors_of_links_are_named() {
 }
 
 #[test]
-fn a_low_number_while_somebody_else_computed_is_not_known() {
+fn a_low_number_while_another_process_computed_is_unknown() {
     let judged = around(slow_host(), |gpu| gpu.others = vec![4711]);
     assert_eq!(loci(&judged), ["unknown host-link-low gpu node0001:2"]);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown);
@@ -209,7 +209,7 @@ fn a_low_number_while_somebody_else_computed_is_not_known() {
 }
 
 /// All pairs concurrently, in addition to each pair alone.
-fn at_once(mut bench: TestMachine, level: f64, low: bool) -> Judgement {
+fn judge_concurrent(mut bench: TestMachine, level: f64, low: bool) -> Judgement {
     let mut recordings = record_native(&mut bench);
     let ends: Vec<(u32, u32)> = (0..8).map(|gpu| (0, gpu)).collect();
     let mut matrix = bench.matrix(AT_ONCE, &ends, level);
@@ -225,9 +225,9 @@ fn at_once(mut bench: TestMachine, level: f64, low: bool) -> Judgement {
 }
 
 #[test]
-fn all_pairs_at_once_are_judged_behind_a_switch_and_only_shown_elsewhere() {
-    assert_eq!(at_once(TestMachine::hgx(1), 396.0, false).verdicts.outcome, Outcome::Pass);
-    let judged = at_once(TestMachine::hgx(1), 396.0, true);
+fn concurrent_pairs_are_judged_behind_a_switch_and_only_reported_elsewhere() {
+    assert_eq!(judge_concurrent(TestMachine::hgx(1), 396.0, false).verdicts.outcome, Outcome::Pass);
+    let judged = judge_concurrent(TestMachine::hgx(1), 396.0, true);
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:5"]);
     let bridged = || {
         let mut bench = TestMachine::hgx(1);
@@ -235,7 +235,7 @@ fn all_pairs_at_once_are_judged_behind_a_switch_and_only_shown_elsewhere() {
         bench
     };
     for low in [false, true] {
-        let judged = at_once(bridged(), 150.0, low);
+        let judged = judge_concurrent(bridged(), 150.0, low);
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
     }
@@ -265,14 +265,14 @@ fn all_reduce(busbw: f64) -> ToolRecording {
 }
 
 #[test]
-fn a_collective_of_our_own_is_judged_as_one_of_nccl_tests() {
+fn a_native_collective_is_judged_like_one_of_nccl_tests() {
     let judge = |busbw: f64, transports: &[&str], asserted: Option<&str>| {
         let mut bench = TestMachine::rack();
         let mut recordings = record_native(&mut bench);
         let mut run = all_reduce(busbw);
         run.parsed.facts.transports = transports.iter().map(|t| (*t).to_owned()).collect();
-        let said = asserted.map(|path| ("asserted".to_owned(), path.to_owned()));
-        run.parsed.facts.parameters.extend(said);
+        let parameter = asserted.map(|path| ("asserted".to_owned(), path.to_owned()));
+        run.parsed.facts.parameters.extend(parameter);
         recordings.push(run);
         bench.judge_these(&recordings)
     };

@@ -86,7 +86,10 @@ impl TestNetwork {
         if (self.cut)(a, b) {
             return ToolRecording { stage: Some(stage), ..self.refused(a, b) };
         }
-        let stream = |rate: f64| serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0, "rate": rate});
+        let stream = |rate: f64| {
+            serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0,
+                "rate": rate})
+        };
         let own = [(); 2].map(|()| 1.0 + self.spread * self.rng.normal());
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
@@ -94,7 +97,8 @@ impl TestNetwork {
                 let (there, back) =
                     (there * (self.moment)(a, b, at), back * (self.moment)(b, a, at));
                 let (there, back) = (self.add_noise(RATE * there), self.add_noise(RATE * back));
-                serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
+                serde_json::json!({"reading": at, "forward": stream(there),
+                    "reverse": stream(back)})
             })
             .collect();
         let end = |at| serde_json::json!({"node": host(at).as_str(), "address": "192.0.2.1"});
@@ -238,7 +242,7 @@ fn slow_hosts_and_a_lossy_pair_are_found_in_a_complete_sweep() {
 }
 
 #[test]
-fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
+fn one_matching_makes_only_pairs_suspect() {
     for seed in 0..30 {
         let lab = TestNetwork::new(slower(&[(2, 0.5), (5, 17.0 / 18.0)])).noise(0.01, 5, seed);
         let judged = judged(lab, &matching(8));
@@ -253,20 +257,20 @@ fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
 }
 
 #[test]
-fn two_readings_of_a_path_that_agree_are_open_and_a_hard_fault_is_not() {
+fn two_agreeing_readings_of_a_path_decide_only_a_hard_fault() {
     for (left, expected) in [(0.8, "unknown"), (0.5, "degraded")] {
         let lossy = move |a: u32, b: u32| if (a.min(b), a.max(b)) == (2, 3) { left } else { 1.0 };
         let judged = judged(TestNetwork::new(lossy).noise(0.002, 1, 4), &all(8));
         assert_eq!(loci(&judged), [format!("{expected} path-low pair host2 - host3")]);
-        let said = &judged.verdicts.findings[0].summary;
-        assert_eq!(said.contains("read this pair again"), left > 0.7, "{said}");
+        let summary = &judged.verdicts.findings[0].summary;
+        assert_eq!(summary.contains("read this pair again"), left > 0.7, "{summary}");
         assert_eq!(outcome_of(&judged, "host2"), Outcome::Unknown);
         assert_eq!(outcome_of(&judged, "host4"), Outcome::Pass);
     }
 }
 
 #[test]
-fn one_direction_of_an_end_is_told_from_both() {
+fn one_slow_direction_of_an_end_is_distinguished_from_both() {
     let lab = TestNetwork::new(|a, _| if a == 3 { 0.7 } else { 1.0 });
     assert_eq!(loci(&judged(lab, &all(8))), ["degraded nic-low rail host3 tx"]);
     let lab = TestNetwork::new(|_, b| if b == 3 { 0.7 } else { 1.0 });
@@ -281,7 +285,7 @@ fn a_network_that_is_slow_everywhere_blames_no_host() {
 }
 
 #[test]
-fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
+fn slow_uplinks_belong_to_the_leaf_and_two_leaves_are_both_named() {
     for (hosts, leaves, expected) in
         [(12, 3, "degraded leaf-low leaf leaf1"), (8, 2, "degraded leaf-low leaf leaf0 - leaf1")]
     {
@@ -309,7 +313,7 @@ fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
 }
 
 #[test]
-fn two_slow_nics_of_four_under_a_leaf_are_no_slow_uplink() {
+fn two_slow_nics_of_four_under_a_leaf_are_not_a_slow_uplink() {
     let slow = |at: u32| at == 5 || at == 7;
     let mut lab = TestNetwork::new(move |a, b| if slow(a) || slow(b) { 0.5 } else { 1.0 });
     lab.hosts = 8;
@@ -394,7 +398,7 @@ fn a_rail_on_which_most_pairs_fail_makes_no_pair_a_suspect() {
 }
 
 #[test]
-fn wrong_data_is_about_the_pair_and_a_host_nobody_measured_is_unknown() {
+fn wrong_data_concerns_the_pair_and_an_unmeasured_host_is_unknown() {
     let mut lab = TestNetwork::new(|_, _| 1.0);
     let mut pairs = all(8);
     pairs.retain(|(a, b)| *a != 7 && *b != 7);
@@ -433,8 +437,8 @@ fn every_claimed_rail_must_be_measured() {
         });
     // 28 pairs, 5 readings each way and one of latency each way.
     assert_eq!(rails.into_values().collect::<Vec<_>>(), [336, 336]);
-    let guilty = judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).count();
-    assert_eq!(guilty, 7 * 2 * 5);
+    let degraded = judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).count();
+    assert_eq!(degraded, 7 * 2 * 5);
     assert!(judged.cells.iter().all(|c| c.stage == Some(2) && c.src_gpu.is_none()));
 }
 
@@ -466,13 +470,13 @@ fn a_slow_nic_degrades_a_node_with_gpus_and_a_slow_path_never_does() {
 }
 
 #[test]
-fn a_pair_that_nothing_is_compared_with_is_told() {
+fn a_pair_without_a_reference_is_noted() {
     let lab = || TestNetwork { nic: false, ..TestNetwork::new(|_, _| 0.5) };
-    let told = |pairs: &[(u32, u32)]| {
+    let count_notes = |pairs: &[(u32, u32)]| {
         let notes = judged(lab(), pairs).verdicts.notes;
         notes.into_iter().filter(|note| note.contains("without a reference")).count()
     };
-    assert_eq!((told(&[(0, 1)]), told(&all(8))), (1, 0));
+    assert_eq!((count_notes(&[(0, 1)]), count_notes(&all(8))), (1, 0));
     let known = judged(TestNetwork::new(|_, _| 1.0), &[(0, 1)]).verdicts.notes;
     assert_eq!(known, Vec::<String>::new());
 }
@@ -486,7 +490,7 @@ fn slow_path(a: u32, b: u32) -> f64 {
 }
 
 #[test]
-fn far_round_trips_are_a_remark() {
+fn long_round_trips_are_noted() {
     let mut lab = TestNetwork::new(|_, _| 1.0);
     let mut recordings = lab.measure(&all(8));
     for measurement in &mut recordings[4].parsed.measurements {
@@ -502,7 +506,7 @@ fn far_round_trips_are_a_remark() {
 }
 
 #[test]
-fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
+fn other_tools_between_two_nodes_report_the_direction_of_the_data() {
     let iperf = |reverse: u32, bits: f64| {
         let text = serde_json::json!({"start": {"version": "iperf 3.16", "test_start":
             {"protocol": "TCP", "reverse": reverse}, "connecting_to": {"host": "192.0.2.9"}},
@@ -545,7 +549,7 @@ fn tally(make: impl Fn() -> TestNetwork, pairs: &[(u32, u32)], readings: u32) ->
 }
 
 #[test]
-fn dips_and_pairs_that_differ_a_little_are_no_findings() {
+fn dips_and_small_differences_between_pairs_are_not_findings() {
     for (sigma, spread) in [(0.003, 0.0), (0.01, 0.0), (0.02, 0.0), (0.003, 0.01)] {
         for nic in [true, false] {
             let make =
@@ -557,7 +561,7 @@ fn dips_and_pairs_that_differ_a_little_are_no_findings() {
 }
 
 #[test]
-fn one_eighteenth_is_found_by_a_matching_where_readings_are_calm() {
+fn a_matching_with_quiet_readings_finds_a_loss_of_one_eighteenth() {
     let slow = || slower(&[(3, 17.0 / 18.0)]);
     for (sigma, readings, pairs, fewest) in [
         (0.003, 3, matching(8), 20),

@@ -54,8 +54,8 @@ fn history(runs: u32, bench: impl Fn(u64) -> TestMachine) -> PartHistory {
         let mut bench = bench(u64::from(number) + 100);
         let recordings = driven(&mut bench, "570.1");
         let (claims, catalogue) = (bench.claims(), catalogue(&bench));
-        let shown = run_summary::summarize_sound_parts(&case(&claims, &recordings, &catalogue));
-        (format!("2026-11-{:02}T01:00:00Z", number + 1), shown)
+        let summary = run_summary::summarize_sound_parts(&case(&claims, &recordings, &catalogue));
+        (format!("2026-11-{:02}T01:00:00Z", number + 1), summary)
     };
     run_summary::build_history(&(0..runs).map(run).collect::<Vec<_>>())
 }
@@ -74,7 +74,7 @@ fn rack(seed: u64, left: f64) -> TestMachine {
 }
 
 #[test]
-fn a_gpu_that_the_others_excuse_is_found_by_its_own_history() {
+fn a_gpu_within_the_range_of_the_fleet_is_found_by_its_own_history() {
     let history = history(4, |seed| rack(seed, 1.02));
     let now = || rack(1, 0.98);
     assert_eq!(loci(&judged(now(), "570.1", &PartHistory::default())), Vec::<String>::new());
@@ -93,7 +93,7 @@ fn a_gpu_that_the_others_excuse_is_found_by_its_own_history() {
 }
 
 #[test]
-fn two_runs_do_not_convict_and_another_driver_is_no_reference() {
+fn two_runs_do_not_blame_a_part_and_another_driver_is_not_a_reference() {
     let two = history(2, |seed| rack(seed, 1.02));
     let open = judged(rack(1, 0.98), "570.1", &two);
     assert_eq!(loci(&open), ["unknown below-own-history gpu node0007:1"]);
@@ -101,16 +101,16 @@ fn two_runs_do_not_convict_and_another_driver_is_no_reference() {
     assert_eq!(outcome_of(&open, "node0007"), Outcome::Unknown);
     let other = judged(rack(1, 0.98), "580.2", &two);
     assert_eq!(loci(&other), Vec::<String>::new());
-    let said = other.verdicts.notes.iter().find(|n| n.contains("own history")).expect("a note");
-    assert!(said.contains("driver 580.2") && said.contains("driver 570.1"), "{said}");
+    let note = other.verdicts.notes.iter().find(|n| n.contains("own history")).expect("a note");
+    assert!(note.contains("driver 580.2") && note.contains("driver 570.1"), "{note}");
 }
 
 #[test]
-fn what_was_always_slow_is_still_slow() {
+fn a_part_that_was_always_slow_is_still_slow() {
     let slow = |seed| rack(seed, share(1));
     let history = history(4, slow);
     let part = history.usual.keys().find(|p| p.node.as_str() == "node0007" && p.gpu == Some(1));
-    assert_eq!(part, None, "what was found guilty is no history of health");
+    assert_eq!(part, None, "a part with a finding does not enter the history");
     for history in [&history, &PartHistory::default()] {
         let judged = judged(slow(1), "570.1", history);
         assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
@@ -118,7 +118,7 @@ fn what_was_always_slow_is_still_slow() {
 }
 
 #[test]
-fn another_reference_decides_where_it_does() {
+fn another_reference_takes_precedence_over_history() {
     let history = history(4, |seed| rack(seed, 1.0));
     let judged = judged(rack(1, share(2)), "570.1", &history);
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
@@ -131,7 +131,7 @@ fn another_reference_decides_where_it_does() {
 }
 
 #[test]
-fn what_is_lower_as_a_whole_accuses_no_gpu() {
+fn a_loss_of_the_whole_fabric_blames_no_gpu() {
     let history_of = |bench: fn(u64) -> TestMachine| history(3, bench);
     let slower = |bench: TestMachine| bench.capacity(|_, _| Some(0.965));
     let racks = history_of(|seed| TestMachine::rack().noise(0.002, 0.0, seed));
@@ -177,7 +177,7 @@ fn an_end_of_a_network_has_a_history_too() {
         let share = move |a, b| if a == 3 || b == 3 { left } else { 1.0 };
         TestNetwork::new(share).noise(0.003, 3, seed)
     };
-    let shown = |number: u64| {
+    let summary = |number: u64| {
         let mut lab = lab(1.03, number);
         let recordings = lab.measure(&all(8));
         (
@@ -189,7 +189,7 @@ fn an_end_of_a_network_has_a_history_too() {
             )),
         )
     };
-    let history = run_summary::build_history(&[1, 2, 3].map(shown));
+    let history = run_summary::build_history(&[1, 2, 3].map(summary));
     let mut now = lab(0.98, 9);
     let recordings = now.measure(&all(8));
     let (claims, catalogue) = (now.claims(), TestNetwork::catalogue());

@@ -182,7 +182,7 @@ fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
 }
 
 #[test]
-fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
+fn nodes_with_one_device_each_share_one_rail_under_any_device_name() {
     let mut fleet =
         RailFleet { rails: 1, ..RailFleet::new(8, |copy| if copy.has(4) { 0.5 } else { 1.0 }) };
     let mut recordings = fleet.measure(&all(8));
@@ -210,7 +210,7 @@ fn with_gids(recordings: &mut [ToolRecording], gid: impl Fn(u32, u32) -> String)
 }
 
 #[test]
-fn a_rail_is_named_by_the_network_of_its_gid_where_no_device_names_it() {
+fn a_rail_without_a_device_is_named_after_the_network_of_its_gid() {
     let slow = half(&[4]);
     let mut fleet = RailFleet { rails: 4, ..RailFleet::new(8, slow) };
     let mut recordings = fleet.measure(&all(8));
@@ -329,8 +329,8 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                     judged.verdicts.findings.iter().filter(|f| f.class.as_str() == "nic-low");
                 let blamed: Vec<&str> =
                     blamed.map(|f| f.locus.node.as_ref().expect("a node").as_str()).collect();
-                let guilty = |node: &&str| ["node0005", "node0006"].contains(node);
-                assert!(blamed.iter().all(guilty), "seed {seed}: {:?}", loci(&judged));
+                let is_slow = |node: &&str| ["node0005", "node0006"].contains(node);
+                assert!(blamed.iter().all(is_slow), "seed {seed}: {:?}", loci(&judged));
                 for found in
                     judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome)
                 {
@@ -343,7 +343,7 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
 }
 
 #[test]
-fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
+fn a_claimed_rail_without_a_measurement_is_a_gap() {
     let mut fleet = RailFleet { claimed: true, ..RailFleet::new(8, |_| 1.0) };
     let mut recordings = fleet.measure(&matching(8));
     let of_pair = |r: &ToolRecording| {
@@ -361,7 +361,7 @@ fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
 }
 
 #[test]
-fn a_pair_that_nothing_is_compared_with_is_unknown_and_other_rails_are_something() {
+fn a_pair_without_a_reference_is_unknown_and_other_rails_are_a_reference() {
     let alone = RailFleet { rails: 1, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
     assert_eq!((loci(&alone).len(), unknown_nodes(&alone).len()), (0, 2));
     assert!(reason(&alone, "node0001").contains("without a reference"));
@@ -382,11 +382,12 @@ fn a_pair_that_nothing_is_compared_with_is_unknown_and_other_rails_are_something
 }
 
 #[test]
-fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
-    let calm = RailFleet { readings: 3, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
-    assert_eq!(calm.verdicts.outcome, Outcome::Pass, "{:?}", calm.verdicts.nodes);
-    for node in &calm.verdicts.nodes {
-        let (all, inside) = (node.detectable.expect("told"), node.fabric_detectable.expect("told"));
+fn the_detection_limit_of_a_node_includes_its_rails() {
+    let quiet = RailFleet { readings: 3, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
+    assert_eq!(quiet.verdicts.outcome, Outcome::Pass, "{:?}", quiet.verdicts.nodes);
+    for node in &quiet.verdicts.nodes {
+        let all = node.detectable.expect("a limit");
+        let inside = node.fabric_detectable.expect("a limit");
         // A matching determines a node's rail from a few readings, and an island from hundreds.
         assert!(inside < all && all < 0.06, "{inside} {all}");
         assert!(node.reason.contains("over mlx5_"), "{}", node.reason);

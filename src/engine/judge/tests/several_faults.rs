@@ -19,7 +19,7 @@ fn rack(lost: LostLinks, seed: u64) -> Judgement {
 }
 
 #[test]
-fn two_guilty_gpus_that_meet_in_one_cell_are_two_and_no_pair() {
+fn two_faulty_gpus_that_share_a_cell_are_two_findings_and_not_a_pair() {
     for seed in 0..5 {
         let judged = rack(
             |gpu| match gpu {
@@ -46,7 +46,7 @@ fn two_guilty_gpus_that_meet_in_one_cell_are_two_and_no_pair() {
 }
 
 #[test]
-fn two_nodes_with_another_plane_out_each_are_two_trays() {
+fn two_nodes_that_each_lose_a_different_plane_are_two_trays() {
     for seed in 0..5 {
         let judged = rack(
             |gpu| match gpu.0 {
@@ -91,7 +91,7 @@ fn without(recordings: &mut Vec<ToolRecording>, node: &str) {
 }
 
 #[test]
-fn a_guilty_gpu_is_named_where_a_node_is_missing() {
+fn a_faulty_gpu_is_named_although_a_node_is_missing() {
     for seed in 0..5 {
         let mut bench = TestMachine::rack()
             .noise(0.003, 0.002, seed)
@@ -122,16 +122,16 @@ fn a_node_whose_gpus_are_all_low_is_named_however_few_nodes_of_its_rack_were_mea
 }
 
 #[test]
-fn a_whole_domain_that_is_low_by_no_number_of_links_is_no_plane() {
+fn a_domain_loss_that_fits_no_number_of_links_is_not_a_plane() {
     let judged = TestMachine::rack().capacity(|_, _| Some(0.915)).judge();
     assert_eq!(loci(&judged), ["degraded domain-low domain block01"]);
-    let said = &judged.verdicts.findings[0].summary;
-    assert!(said.contains("clocks, a power limit, or a wrong expectation"), "{said}");
+    let summary = &judged.verdicts.findings[0].summary;
+    assert!(summary.contains("clocks, a power limit, or a wrong expectation"), "{summary}");
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
 }
 
 #[test]
-fn nodes_that_are_all_low_alike_have_one_cause_and_none_is_blamed() {
+fn equally_low_nodes_have_one_cause_and_none_is_blamed() {
     let judged = TestMachine::hgx(5).capacity(|_, _| Some(0.93)).judge();
     assert_eq!(loci(&judged).len(), 1, "{:?}", loci(&judged));
     let found = &judged.verdicts.findings[0];
@@ -152,7 +152,7 @@ fn nodes_that_are_all_low_alike_have_one_cause_and_none_is_blamed() {
 }
 
 #[test]
-fn readings_that_fall_or_scatter_are_neither_slow_nor_fine() {
+fn falling_or_scattered_readings_are_neither_slow_nor_a_pass() {
     for seed in 0..5 {
         let judged = TestMachine::hgx(2).readings(5).noise(0.003, 0.005, seed).judge();
         assert_eq!(loci(&judged), Vec::<String>::new(), "seed {seed}");

@@ -41,7 +41,7 @@ fn every_part_of_a_split_domain_is_judged_by_its_own_level() {
 }
 
 #[test]
-fn a_small_majority_of_a_sample_passes_nothing_as_the_domain() {
+fn a_small_majority_of_a_sample_does_not_pass_as_the_domain() {
     // Every composition of a sample of a split domain: measured nodes of one part, of the other,
     // and nodes that took no part.
     for (here, there, left_out) in (2..7).flat_map(|here| {
@@ -81,7 +81,7 @@ fn nodes_outside_of_the_domain_are_judged_among_themselves() {
 }
 
 #[test]
-fn where_no_node_reaches_another_each_is_judged_by_itself() {
+fn nodes_that_do_not_reach_each_other_are_judged_separately() {
     let judged = TestMachine::rack()
         .capacity(|s, d| {
             let lost = s == (5, 2) || d == (5, 2);
@@ -100,7 +100,7 @@ fn where_no_node_reaches_another_each_is_judged_by_itself() {
 }
 
 #[test]
-fn a_part_that_is_low_as_a_whole_says_nothing_of_the_others() {
+fn a_part_that_is_low_as_a_whole_does_not_affect_the_others() {
     let judged = TestMachine::rack()
         .capacity(|s, d| {
             let inside = if s.0 < 12 { 1.0 } else { share(1) };
@@ -114,7 +114,7 @@ fn a_part_that_is_low_as_a_whole_says_nothing_of_the_others() {
 }
 
 #[test]
-fn parts_that_never_met_are_a_split_and_no_order_of_names_chooses_one() {
+fn parts_never_measured_together_are_a_split_in_any_order_of_names() {
     for is_here in [|at: u32| at < 9, |at: u32| 9 <= at, |at: u32| at.is_multiple_of(2)] {
         let judged = cut(is_here, &[], None);
         assert_eq!(loci(&judged), Vec::<String>::new());
@@ -137,14 +137,14 @@ fn parts_that_never_met_are_a_split_and_no_order_of_names_chooses_one() {
 }
 
 #[test]
-fn a_part_that_never_met_the_others_hides_no_fault_of_its_own() {
+fn a_fault_in_a_part_never_measured_with_the_others_is_found() {
     let judged = cut(|at| at < 9, &[(14, 2)], None);
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0015:2"]);
     assert_eq!(unknown_nodes(&judged).len(), 17);
 }
 
 #[test]
-fn of_two_that_miss_as_much_both_are_in_doubt() {
+fn two_gpus_with_equally_many_gaps_are_both_in_doubt() {
     // Two GPUs, each measured with half of the others.
     let (a, b) = ((3, 2), (12, 1));
     let judged = TestMachine::rack()

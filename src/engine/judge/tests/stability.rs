@@ -36,7 +36,7 @@ fn a_path_that_falls_drifts_and_is_not_slow() {
 }
 
 #[test]
-fn an_end_of_which_all_paths_scatter_is_unstable_and_its_partners_are_not() {
+fn an_end_whose_paths_all_scatter_is_unstable_and_its_partners_are_not() {
     for seed in 0..20 {
         // Every other reading of host 5 is low, with all partners.
         let jumps = |a, b, at| if (a == 5 || b == 5) && at % 2 == 1 { 0.8 } else { 1.0 };
@@ -60,18 +60,22 @@ fn one_dip_is_neither_drift_nor_scatter() {
 }
 
 #[test]
-fn what_is_slow_from_the_first_reading_on_is_said_to_be() {
+fn a_part_that_is_slow_from_the_first_reading_on_is_reported_as_such() {
     let slow = |a, b, _| if a == 3 || b == 3 { 0.7 } else { 1.0 };
     let slow = judged(lab(slow, 1), &all(8));
     assert_eq!(loci(&slow), ["degraded nic-low rail host3"]);
-    assert!(summary(&slow).ends_with("so from the first reading on"), "{}", summary(&slow));
+    assert!(summary(&slow).ends_with("it was so from the first reading on"), "{}", summary(&slow));
     let bench = TestMachine::hgx(1).readings(3);
     let judged = bench.capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { 0.9 } else { 1.0 })).judge();
-    assert!(summary(&judged).ends_with("so from the first reading on"), "{}", summary(&judged));
+    assert!(
+        summary(&judged).ends_with("it was so from the first reading on"),
+        "{}",
+        summary(&judged)
+    );
 }
 
 #[test]
-fn readings_that_scatter_everywhere_are_nobodys() {
+fn readings_that_scatter_everywhere_blame_no_part() {
     let judged = judged(TestNetwork::new(|_, _| 1.0).noise(0.08, 5, 3), &all(8));
     assert_eq!(loci(&judged), ["unknown noisy-everywhere instrument"]);
     assert!(summary(&judged).contains("measure one pair"), "{}", summary(&judged));

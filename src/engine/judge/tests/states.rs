@@ -7,7 +7,7 @@ use model::tool_facts::{GpuFabric, ImexNode, ImexStatus, SmiTopology, SmiTopolog
 const PEER: &str = "imex-peer-missing";
 
 /// Output of `nvidia-imex-ctl -N` on a node, where `is_ready` decides the state of each member.
-fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
+fn table(queried: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
     let member = |at: u32| ImexNode {
         index: at,
         host_name: Some(TestMachine::node(at).to_string()),
@@ -22,7 +22,7 @@ fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
         nodes,
         ..ImexStatus::default()
     });
-    let node = TestMachine::node(asked);
+    let node = TestMachine::node(queried);
     let file = format!("nodes/{node}/imex.txt");
     ToolRecording::new(RecordingScope::Node(node), file, parsed)
 }
@@ -47,34 +47,34 @@ fn name(at: u32) -> String {
 }
 
 #[test]
-fn a_peer_that_nobody_reaches_is_missing_whether_one_is_asked_or_all() {
-    let without = |asked| table(asked, |at| at != 3);
+fn an_unreachable_peer_is_missing_from_one_table_or_from_all() {
+    let without = |queried| table(queried, |at| at != 3);
     assert_eq!(missing(vec![without(0)]), (vec![name(3)], true));
     assert_eq!(missing((0..18).map(without).collect()), (vec![name(3)], true));
-    assert_eq!(missing((0..18).map(|asked| table(asked, |_| true)).collect()), (vec![], false));
+    assert_eq!(missing((0..18).map(|queried| table(queried, |_| true)).collect()), (vec![], false));
 }
 
 #[test]
-fn a_node_that_is_cut_off_does_not_accuse_the_seventeen_that_it_cannot_reach() {
+fn an_isolated_node_does_not_blame_the_seventeen_that_it_cannot_reach() {
     let alone = || table(5, |at| at == 5);
-    // All there is: it, or they.
+    // With this table alone, either the node or all others may be cut off.
     assert_eq!(missing(vec![alone()]), (vec![], true));
-    let others = (0..18).filter(|at| *at != 5).map(|asked| table(asked, |at| at != 5));
+    let others = (0..18).filter(|at| *at != 5).map(|queried| table(queried, |at| at != 5));
     assert_eq!(missing(others.chain([alone()]).collect()), (vec![name(5)], true));
 }
 
 #[test]
-fn whom_others_call_ready_is_not_missing_and_two_without_each_other_accuse_neither() {
-    let word = vec![table(0, |at| at != 3), table(1, |_| true)];
-    assert_eq!(missing(word), (vec![], true));
+fn a_peer_that_others_report_as_ready_is_not_missing_and_mutual_reports_blame_neither() {
+    let tables = vec![table(0, |at| at != 3), table(1, |_| true)];
+    assert_eq!(missing(tables), (vec![], true));
     let mutual = vec![table(0, |at| at != 3), table(3, |at| at != 0)];
     assert_eq!(missing(mutual), (vec![], true));
 }
 
 #[test]
-fn most_of_a_domain_is_missing_where_those_that_are_left_agree() {
+fn most_of_a_domain_is_missing_if_the_remaining_nodes_agree() {
     let left = |at: u32| at < 8;
-    let tables = (0..8).map(|asked| table(asked, left)).collect();
+    let tables = (0..8).map(|queried| table(queried, left)).collect();
     assert_eq!(missing(tables), ((8..18).map(name).collect(), true));
 }
 
@@ -101,9 +101,9 @@ fn linked(states: impl Fn(u32) -> Option<bool>) -> Judgement {
 }
 
 #[test]
-fn a_link_whose_state_is_not_said_is_not_one_that_is_down() {
-    let unsaid = linked(|at| (3 < at).then_some(true));
-    assert_eq!(loci(&unsaid), Vec::<String>::new());
+fn a_link_without_a_reported_state_does_not_count_as_down() {
+    let unreported = linked(|at| (3 < at).then_some(true));
+    assert_eq!(loci(&unreported), Vec::<String>::new());
     let down = linked(|at| (3 < at).then_some(at != 9));
     assert_eq!(loci(&down), ["degraded nvlink-inactive gpu node0001:2"]);
     let summary = &down.verdicts.findings[0].summary;
@@ -120,7 +120,7 @@ fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
     let mut recordings = bench.record();
     for at in 0..18 {
         let gpu = |gpu| {
-            let [state, status, uuid] = of(at, gpu).map(|said| Some(said.to_owned()));
+            let [state, status, uuid] = of(at, gpu).map(|value| Some(value.to_owned()));
             let clique_id = Some("0".to_owned());
             GpuFabric { gpu, state, status, cluster_uuid: uuid, clique_id, ..GpuFabric::default() }
         };
@@ -137,7 +137,7 @@ fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
 }
 
 #[test]
-fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
+fn a_zero_uuid_is_an_unregistered_gpu_and_not_a_clique() {
     const RACK: [&str; 3] = ["Completed", "Success", "5b1c9f02-77aa-4c3e-9d10-2f6e0c4b8a91"];
     const ZERO: &str = "00000000-0000-0000-0000-000000000000";
     let starting = registered(|node, _| match node {
@@ -154,11 +154,11 @@ fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
 }
 
 /// A box of eight GPUs, and the states that one tool reports.
-fn beside(tool: Tool, said: impl FnOnce(&mut ParseOutput)) -> Judgement {
+fn with_states(tool: Tool, fill: impl FnOnce(&mut ParseOutput)) -> Judgement {
     let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
     let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(tool) };
-    said(&mut parsed);
+    fill(&mut parsed);
     let file = "nodes/node0001/states.txt".to_owned();
     recordings.push(ToolRecording::new(RecordingScope::Node("node0001".into()), file, parsed));
     bench.judge_these(&recordings)
@@ -182,11 +182,11 @@ fn matrix(gpus: u32, cell: impl Fn(u32, u32) -> &'static str) -> SmiTopology {
 }
 
 fn in_matrix(cell: impl Fn(u32, u32) -> &'static str) -> Judgement {
-    beside(Tool::NvidiaSmiTopo, |parsed| parsed.facts.topology = Some(matrix(8, cell)))
+    with_states(Tool::NvidiaSmiTopo, |parsed| parsed.facts.topology = Some(matrix(8, cell)))
 }
 
 #[test]
-fn a_matrix_names_the_gpu_without_links_as_a_list_of_links_does() {
+fn a_matrix_names_the_gpu_without_links_like_a_list_of_links() {
     assert_eq!(loci(&in_matrix(|_, _| "NV18")), Vec::<String>::new());
     for gpu in [0, 5, 7] {
         let alone = in_matrix(move |a, b| if a == gpu || b == gpu { "SYS" } else { "NV18" });
@@ -202,7 +202,7 @@ fn a_matrix_names_the_gpu_without_links_as_a_list_of_links_does() {
 }
 
 #[test]
-fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
+fn a_matrix_without_a_fully_linked_gpu_blames_none() {
     let none = in_matrix(|_, _| "SYS");
     let all_less = in_matrix(|_, _| "NV12");
     let halves = in_matrix(|a, b| if (a < 4) == (b < 4) { "NV12" } else { "SYS" });
@@ -211,12 +211,12 @@ fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
         assert_eq!(unknown_nodes(&judged), ["node0001"]);
     }
     // Peer access is separate, and a truncated row carries no information.
-    let peers = beside(Tool::NvidiaSmiTopo, |parsed| {
+    let peers = with_states(Tool::NvidiaSmiTopo, |parsed| {
         parsed.facts.topology = Some(matrix(8, |_, _| "OK"));
         parsed.facts.parameters.insert("topology.matrix".to_owned(), "p2p".to_owned());
     });
     assert_eq!((loci(&peers), unknown_nodes(&peers)), (vec![], vec![]));
-    let cut = beside(Tool::NvidiaSmiTopo, |parsed| {
+    let cut = with_states(Tool::NvidiaSmiTopo, |parsed| {
         let mut topology = matrix(8, |_, _| "NV18");
         topology.rows[5].connections = vec![String::new(); 8];
         parsed.facts.topology = Some(topology);
@@ -234,14 +234,15 @@ fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
     let device = |index| ToolDevice { index, ..ToolDevice::default() };
     let missing = ["failed gpu-missing node node0001"];
     let nvlink = |gpus: Vec<u32>| {
-        beside(Tool::NvidiaSmiNvlink, |parsed| {
+        with_states(Tool::NvidiaSmiNvlink, |parsed| {
             parsed.facts.nvlinks = gpus.into_iter().map(listed).collect();
         })
     };
     assert_eq!(loci(&nvlink((0..7).collect())), missing);
-    let topo = beside(Tool::NvidiaSmiTopo, |p| p.facts.topology = Some(matrix(7, |_, _| "NV18")));
+    let topo =
+        with_states(Tool::NvidiaSmiTopo, |p| p.facts.topology = Some(matrix(7, |_, _| "NV18")));
     assert_eq!(loci(&topo), missing);
-    let query = beside(Tool::NvidiaSmiQ, |p| p.facts.devices = (0..7).map(device).collect());
+    let query = with_states(Tool::NvidiaSmiQ, |p| p.facts.devices = (0..7).map(device).collect());
     assert_eq!(loci(&query), missing);
     // With all eight, or one that was selected, nothing is missing.
     for gpus in [(0..8).collect(), vec![3]] {
@@ -250,9 +251,9 @@ fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
 }
 
 #[test]
-fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
+fn an_inactive_link_counts_in_a_truncated_list() {
     let cut = |states: Vec<bool>| {
-        beside(Tool::NvidiaSmiNvlink, |parsed| {
+        with_states(Tool::NvidiaSmiNvlink, |parsed| {
             let links = (0..).zip(states).map(|(link, active)| ToolNvlink {
                 link,
                 active: Some(active),
@@ -275,7 +276,7 @@ fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
 }
 
 #[test]
-fn imports_that_fail_with_a_node_whose_imex_is_gone_are_no_other_domain() {
+fn failed_imports_from_a_node_without_imex_are_not_another_domain() {
     let refused = |a: u32, b: u32| {
         let mut parsed = ParseOutput::for_tool(Tool::Nvbandwidth);
         let mut problem = OutputProblem::new(OutputProblemKind::Error, "the import was refused");
@@ -305,7 +306,7 @@ fn imports_that_fail_with_a_node_whose_imex_is_gone_are_no_other_domain() {
         }
         if with_table {
             recordings
-                .extend((0..18).filter(|at| *at != 3).map(|asked| table(asked, |at| at != 3)));
+                .extend((0..18).filter(|at| *at != 3).map(|queried| table(queried, |at| at != 3)));
         }
         let judged = bench.judge_these(&recordings);
         let of_node = judged.verdicts.findings.iter().filter(|f| f.locus.node.is_some());

@@ -324,7 +324,6 @@ impl TestMachine {
         self.judge_claims(&self.claims(), recordings)
     }
 
-    /// Judges them against these claims.
     pub(super) fn judge_claims(&self, claims: &Claims, recordings: &[ToolRecording]) -> Judgement {
         self.judge_sampled(claims, recordings, false)
     }

@@ -48,7 +48,7 @@ fn fail(recordings: &mut [ToolRecording], code: &str, fails: impl Fn(&str, &str)
 }
 
 #[test]
-fn the_circle_method_meets_every_pair_once() {
+fn the_circle_method_visits_every_pair_once() {
     let mut met = rounds(17);
     met.iter_mut().for_each(|(a, b)| (*a, *b) = (*a.min(b), *a.max(b)));
     met.sort_unstable();
@@ -68,7 +68,7 @@ fn a_healthy_rack_passes_from_runs_of_two() {
 }
 
 #[test]
-fn pairs_that_were_left_out_are_a_gap_only_where_all_were_meant() {
+fn omitted_pairs_are_a_gap_only_in_a_complete_sweep() {
     let mut bench = TestMachine::rack();
     let recordings = sweep(&mut bench, 17);
     assert_eq!(bench.judge_these(&recordings).verdicts.outcome, Outcome::Unknown);
@@ -160,7 +160,7 @@ fn a_split_clique_blames_no_node_and_a_small_part_of_it_is_named() {
 }
 
 #[test]
-fn one_matching_accuses_neither_end() {
+fn one_matching_blames_neither_end() {
     let pair = rounds(1)[3];
     let ends = [TestMachine::node(pair.0), TestMachine::node(pair.1)];
     let slow = TestMachine::rack().capacity(move |s, d| {
@@ -185,7 +185,7 @@ fn one_matching_accuses_neither_end() {
 }
 
 #[test]
-fn who_fails_with_all_partners_has_failed_and_its_partners_pass() {
+fn a_node_that_fails_with_all_partners_has_failed_and_they_pass() {
     for (code, expected) in [
         ("CUDA_ERROR_NVLINK_UNCORRECTABLE", Outcome::Failed),
         ("CUDA_ERROR_OUT_OF_MEMORY", Outcome::Unknown),
@@ -213,7 +213,7 @@ fn who_fails_with_all_partners_has_failed_and_its_partners_pass() {
 }
 
 #[test]
-fn an_output_that_broke_off_doubts_the_nodes_it_was_planned_for() {
+fn a_truncated_output_puts_its_planned_nodes_in_doubt() {
     let mut bench = TestMachine::rack();
     let mut recordings = sweep(&mut bench, 17);
     let broken = recordings.last_mut().expect("a run");

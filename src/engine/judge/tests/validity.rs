@@ -55,7 +55,7 @@ fn judged(claims: &Claims, recordings: &[ToolRecording], platform: Option<&str>)
 }
 
 #[test]
-fn a_small_message_is_no_rate_of_a_port() {
+fn small_messages_do_not_measure_the_rate_of_a_port() {
     for nic in [Some("nic-ndr-400"), None] {
         for bytes in SMALL {
             // A few thousandths of the port's rate, on all and on one.
@@ -86,7 +86,7 @@ fn a_small_message_is_no_rate_of_a_port() {
 }
 
 #[test]
-fn a_port_that_is_slow_at_a_large_message_is_still_found_beside_small_ones() {
+fn a_port_that_is_slow_with_large_messages_is_found_next_to_small_ones() {
     for nic in [Some("nic-ndr-400"), None] {
         let mut recordings = Vec::new();
         for at in 0..6 {
@@ -106,7 +106,7 @@ fn a_port_that_is_slow_at_a_large_message_is_still_found_beside_small_ones() {
 }
 
 #[test]
-fn a_small_message_is_no_rate_of_a_path() {
+fn small_messages_do_not_measure_the_rate_of_a_path() {
     for nic in [Some("nic-ndr-400"), None] {
         for bytes in SMALL {
             let mut recordings = Vec::new();
@@ -130,7 +130,7 @@ fn a_small_message_is_no_rate_of_a_path() {
 }
 
 #[test]
-fn copies_of_small_buffers_are_compared_with_no_expectation() {
+fn copies_of_small_buffers_have_no_expectation() {
     for bytes in [4 << 10, 1 << 20, 32 << 20] {
         let mut bench = TestMachine::hgx(3).capacity(|_, _| Some(0.4)).host(|_, _, _| 0.4);
         let mut recordings = bench.record();
@@ -148,7 +148,8 @@ fn copies_of_small_buffers_are_compared_with_no_expectation() {
 /// A full HGX board at this share of the shipped platform's rates, whose GPUs have this name in one
 /// of the outputs.
 fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
-    let platform = builtin::builtin_catalogue().platform("hgx-h100").expect("it ships").clone();
+    let platform =
+        builtin::builtin_catalogue().platform("hgx-h100").expect("a shipped platform").clone();
     let mut bench = TestMachine::with_platform(platform, 1, 8)
         .readings(3)
         .capacity(move |_, _| Some(share))
@@ -166,7 +167,7 @@ fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
 }
 
 #[test]
-fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platform() {
+fn outputs_of_another_gpu_neither_pass_nor_blame_on_a_named_or_claimed_platform() {
     let claimed = |platform: &str| Claims {
         domains: vec![ClaimedDomain {
             name: "node0001".into(),

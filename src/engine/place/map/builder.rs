@@ -40,7 +40,7 @@ pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
         member.domain = own.map(|own| own.name.clone());
         let claimed = member.claimed.as_ref();
         member.is_misplaced = own.is_some_and(|own| Some(&own.claimed) != claimed);
-        // Nodes that are alone, or in a part without the majority.
+        // Nodes that are alone, or in a part without a majority.
         member.is_apart = !member.is_misplaced
             && own.is_some_and(|own| {
                 own.basis == DomainBasis::Measured && own.name != own.claimed.as_str()
@@ -71,7 +71,7 @@ pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
     }
 }
 
-/// The topologies that partitions name, if the run's sources report partitions.
+/// The topologies that partitions name; `None` if no source of the run reports partitions.
 fn partition_topologies(claims: &Claims) -> Option<BTreeMap<String, String>> {
     let is_read = |it: &&SourceSummary| {
         it.source.kind == SourceKind::SlurmPartitions && it.unread_problem().is_none()
@@ -224,7 +224,7 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
             for index in finding_gpus(finding, node) {
                 let gpu = gpus.entry(index).or_default();
                 gpu.classes.insert(finding.class.clone());
-                // A slow pair blames neither of its ends.
+                // A slow pair blames neither of its two parts.
                 if finding.locus.kind != LocusKind::Pair {
                     gpu.outcome = gpu.outcome.max(Some(finding.outcome));
                 }
@@ -275,7 +275,7 @@ fn mark_confirmed_gpus(findings: &[&Finding], gpus: &mut BTreeMap<u32, MapGpu>) 
     }
 }
 
-/// The node of `node` or `node:gpu`.
+/// The node in `node` or `node:gpu`.
 pub(super) fn peer_node(peer: &str) -> &str {
     match peer.rsplit_once(':') {
         Some((node, gpu)) if gpu.parse::<u32>().is_ok() => node,

@@ -22,15 +22,12 @@ pub(super) struct RunIndex<'s> {
     pub(super) claim_index: ClaimIndex<'s>,
     /// The latest machine record of a node.
     pub(super) machines: BTreeMap<&'s NodeName, &'s MachineRecord>,
-    /// Outputs of a single node.
     pub(super) node_recordings: BTreeMap<&'s NodeName, Vec<&'s ToolRecording>>,
     /// Measurements over rails, by either end.
     pub(super) rail_cells: BTreeMap<&'s NodeName, Vec<&'s MeasuredCell>>,
     /// Nodes with a number from an internal link.
     pub(super) measured_inside: BTreeSet<&'s NodeName>,
-    /// Measured reachability.
     pub(super) measured_report: SourceReport,
-    /// Findings by node.
     findings: BTreeMap<&'s str, Vec<&'s Finding>>,
     /// Findings about a part larger than a node.
     pub(super) larger_findings: Vec<&'s Finding>,

@@ -141,7 +141,7 @@ mod tests {
     use super::super::{CapacityQuestion, SegmentPlacement, survey_capacity};
     use super::*;
 
-    /// Blocks of 18 with so many out, on levels of 18, 36 and 72.
+    /// Blocks of 18 with this many nodes out, on levels of 18, 36 and 72.
     fn surveyed(out: &[u32], shapes: &[JobShape]) -> CapacitySurvey {
         let block = |(at, out): (usize, &u32)| CapacityBlock {
             name: Some(format!("b{at}")),
@@ -192,7 +192,7 @@ mod tests {
         let survey = surveyed(&[1, 0, 0, 0, 1, 0, 0, 0], &shapes);
         assert_eq!(survey.jobs[0].jobs, JobFit { at_least: 1, at_most: 1 });
         assert_eq!(survey.jobs[0].jobs_none_out.at_least, 2);
-        // Six whole blocks for four segments: two more may go.
+        // Six whole blocks for four segments: two more blocks may be lost.
         assert_eq!(survey.jobs[0].costly, [0_usize; 0]);
         assert_eq!(survey.jobs[1].jobs, JobFit::default());
         let survey = surveyed(&[1, 1, 1, 1, 0, 0, 0, 0], &shapes);

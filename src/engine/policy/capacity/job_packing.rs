@@ -44,7 +44,7 @@ pub enum BlockSizesError {
     },
 }
 
-/// Where the segments of a job may go.
+/// Where the segments of a job may be placed.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -78,7 +78,7 @@ pub struct JobShape {
     /// Nodes of each of its segments, if it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u32>,
-    /// Where the segments may go.
+    /// Where the segments may be placed.
     pub placing: SegmentPlacement,
 }
 
@@ -87,7 +87,7 @@ pub struct JobShape {
 pub struct JobFit {
     /// This many fit, placed one after another.
     pub at_least: u32,
-    /// No more fit, however they are placed. Equal to `at_least` if the count is exact.
+    /// No placement holds more. Equal to `at_least` if the count is exact.
     pub at_most: u32,
 }
 

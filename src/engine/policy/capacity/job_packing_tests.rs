@@ -1,5 +1,5 @@
-//! Counts of jobs held to a search over all placements of small clusters, and to
-//! what a real Slurm 26.05.5 started.
+//! Job counts compared with a search over all placements of small clusters, and with the jobs that
+//! a real Slurm 26.05.5 started.
 
 use std::collections::BTreeSet;
 
@@ -19,18 +19,18 @@ fn plain(nodes: u32) -> JobShape {
     JobShape { nodes, segment: None, placing: SegmentPlacement::Anywhere }
 }
 
-/// The rules again, written for a search: nothing of the code above is used.
+/// The rules again, written for a search, without any of the code above.
 struct SearchRules {
     sizes: Vec<u32>,
 }
 
 impl SearchRules {
-    /// Base blocks of the smallest level of at least so many nodes.
+    /// Base blocks of the smallest level with at least this many nodes.
     fn unit(&self, nodes: u32) -> Option<usize> {
         self.sizes.iter().find(|size| nodes <= **size).map(|size| (size / self.sizes[0]) as usize)
     }
 
-    /// Whether one piece may have these nodes of blocks that have so many.
+    /// Whether one piece may take these nodes from blocks with this many free nodes.
     fn allows(&self, free: &[u32], piece: &[u32]) -> bool {
         let nodes: u32 = piece.iter().sum();
         let used: Vec<usize> = (0..piece.len()).filter(|at| 0 < piece[*at]).collect();
@@ -40,7 +40,7 @@ impl SearchRules {
         {
             return false;
         }
-        // The largest size that is smaller than the smallest doubled base that holds it.
+        // The largest size below the smallest doubled base that holds it.
         let mut doubled = self.sizes[0];
         while doubled < nodes {
             doubled *= 2;
@@ -51,7 +51,7 @@ impl SearchRules {
         let parts: BTreeSet<usize> = used.iter().map(|at| at / width).collect();
         let most = nodes.div_ceil(lower) as usize;
         if unit.is_none() {
-            // Complete aggregates of the largest size must have enough by themselves.
+            // Complete aggregates of the largest size must have enough nodes by themselves.
             let mut complete: Vec<u32> =
                 free.chunks_exact(width).map(|blocks| blocks.iter().sum()).collect();
             complete.sort_unstable();
@@ -63,7 +63,7 @@ impl SearchRules {
         parts.len() <= most
     }
 
-    /// Every way to take so many nodes as one piece.
+    /// Every way to take this many nodes as one piece.
     fn ways(&self, free: &[u32], nodes: u32) -> Vec<Vec<u32>> {
         fn walk(free: &[u32], rest: u32, so_far: &mut Vec<u32>, found: &mut Vec<Vec<u32>>) {
             let Some((first, others)) = free.split_first() else {
@@ -84,7 +84,7 @@ impl SearchRules {
         found
     }
 
-    /// Every state that one more job leaves.
+    /// Every state after one more job.
     fn after_one(&self, free: &[u32], shape: JobShape) -> BTreeSet<Vec<u32>> {
         let segment = shape.segment.unwrap_or(shape.nodes).min(shape.nodes);
         let count = shape.nodes / segment;
@@ -100,7 +100,7 @@ impl SearchRules {
             }
             SegmentPlacement::Anywhere | SegmentPlacement::Spread => None,
         };
-        // Nodes left, blocks that the job has, and the aggregate it is in.
+        // Nodes left, blocks that the job uses, and its aggregate.
         let mut states = BTreeSet::from([(free.to_vec(), vec![false; free.len()])]);
         for _ in 0..count {
             let mut next = BTreeSet::new();
@@ -174,7 +174,7 @@ proptest! {
         if is_whole || count == 1 && is_doubling || is_doubling && !is_spread {
             prop_assert_eq!(fit, JobFit { at_least: most, at_most: most });
         }
-        // One job is never missed: what Slurm would start now is not said to wait.
+        // A single job is never missed: a job that Slurm would start now is not counted as waiting.
         if count == 1 {
             prop_assert_eq!(fit.at_least == 0, most == 0);
         }
@@ -198,7 +198,7 @@ proptest! {
     }
 }
 
-/// What `sbatch --test-only` of Slurm 26.05.5 told of blocks of 4 nodes.
+/// The answers of `sbatch --test-only` of Slurm 26.05.5 for blocks of 4 nodes.
 #[test]
 fn one_job_fits_where_a_real_slurm_starts_it() {
     let (whole, nine) = (vec![4; 8], vec![4; 9]);
@@ -216,7 +216,7 @@ fn one_job_fits_where_a_real_slurm_starts_it() {
         (&[4, 8, 16], &nine, by(36, 4, Anywhere), true),
         (&[4, 8, 16], &nine, by(36, 4, Consolidated), true),
         (&[4, 16], &nine, plain(8), true),
-        // As many lower blocks as it would fill, no more.
+        // As many lower blocks as it would fill, and no more.
         (&[4, 16], &drained, plain(8), false),
         (&[4, 16], &drained, plain(6), true),
         (&[4, 16], &drained, plain(7), false),
@@ -251,7 +251,7 @@ fn racks_of_eighteen_are_counted_on_every_level() {
         assert_eq!(levels.count_jobs(&whole, plain(nodes)), exactly(with_all), "{nodes}");
         assert_eq!(levels.count_jobs(&out, plain(nodes)), exactly(with_out), "{nodes}");
     }
-    // Segments of 18 leave the two racks that are not whole aside.
+    // Segments of 18 leave the two incomplete racks unused.
     assert_eq!(levels.count_jobs(&out, shape(72, 18, SegmentPlacement::Anywhere)), exactly(1));
     assert_eq!(levels.count_jobs(&out, shape(72, 18, SegmentPlacement::Consolidated)), exactly(0));
     assert_eq!(levels.count_jobs(&out, shape(64, 16, SegmentPlacement::Consolidated)), exactly(2));
@@ -289,7 +289,7 @@ fn shapes_that_no_job_can_have_fit_nowhere() {
         assert_eq!(levels.count_jobs(&[4; 4], shape), JobFit::default(), "{shape:?}");
     }
     assert_eq!(levels.count_jobs(&[], plain(4)), JobFit::default());
-    // No effect where all nodes fit in one segment.
+    // No effect if all nodes fit in one segment.
     assert_eq!(
         levels.count_jobs(&[4; 4], shape(3, 4, SegmentPlacement::Spread)),
         JobFit::exactly(4)

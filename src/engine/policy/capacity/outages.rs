@@ -1,4 +1,4 @@
-//! How many nodes of a domain are out at once, and how often.
+//! The number of nodes of a domain that are out at the same time, and its distribution.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ impl Outages {
             return self.clone();
         }
         let all = f64::from(nodes);
-        // `out` before, and the removed node was up (or was one of those out).
+        // `out` nodes were out before, and the removed node was up (or was one of those out).
         let chance = |out: u32| {
             let at = out as usize;
             self.chances[at] * (all - f64::from(out)) / all

@@ -33,7 +33,7 @@ pub enum SegmentMixError {
         /// Its share as written.
         share: String,
     },
-    /// A segment that is named twice.
+    /// A repeated segment.
     #[error("segment {0} is named twice")]
     Twice(u32),
     /// Shares whose sum is not finite.

@@ -59,7 +59,7 @@ pub struct CapacityBlock {
     /// Their names, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub out_nodes: Vec<NodeName>,
-    /// Nodes of which no source reports whether they are out. They count as up.
+    /// Nodes whose state no source reports. They count as up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_nodes: Vec<NodeName>,
 }
@@ -82,7 +82,7 @@ impl CapacityBlock {
 pub struct CapacityQuestion {
     /// The blocks of the survey.
     pub blocks: Vec<CapacityBlock>,
-    /// The segments to evaluate.
+    /// The segment sizes to evaluate.
     pub segments: Vec<u32>,
     /// The smallest segment that large jobs can use; half a block by default.
     pub at_least: Option<u32>,
@@ -204,7 +204,7 @@ pub fn usual_segments(nodes: u32, mix: Option<&SegmentMix>) -> Vec<u32> {
     segments
 }
 
-/// Calculates the survey. Fails with the block's name if an observation does not fit a block.
+/// Calculates the survey. Fails with the block's name if an observation does not match a block.
 pub fn survey_capacity(
     question: &CapacityQuestion,
 ) -> Result<CapacitySurvey, (CapacityBlock, OutageSharesError)> {
@@ -292,7 +292,6 @@ fn build_outlook(
     Ok(outlook)
 }
 
-/// Which segment to request.
 fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     let best = outlook.ranking.first()?;
     let leaves = format!("{} leaves the most, {:.2} nodes", best.segment, best.usable);
@@ -312,7 +311,6 @@ fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     Some(format!("Of segments of {at_least} nodes or more {leaves}, and {next}{places}."))
 }
 
-/// Advice on one more suspect.
 fn advise_drain(
     outlook: &BlockOutlook,
     block: &CapacityBlock,

@@ -1,4 +1,4 @@
-//! Capacity held to the table it comes from, to the ends of its range, and to laws.
+//! Capacity compared with its published table, at the ends of its range, and against invariants.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ const USABLE: [(u32, [&str; 10]); 7] = [
     (18, ["18.00", "16.45", "15.02", "12.51", "10.40", "8.63", "7.15", "5.91", "4.01", "2.70"]),
 ];
 
-/// The price of one more drain, by segment and nodes that are out: at 1 %, and
-/// at 3 % where the reckoning before this one had it.
+/// The price of one more drain, by segment and number of drained nodes: at 1 %, and at 3 % where
+/// the earlier calculation had it.
 const PRICES: [(u32, [(&str, &str); 4]); 7] = [
     (1, [("0.99", "0.97"), ("0.99", ""), ("0.99", ""), ("0.99", "")]),
     (2, [("1.69", "1.31"), ("0.27", "0.61"), ("1.72", "1.35"), ("0.24", "0.56")]),
@@ -40,7 +40,7 @@ fn alone(segment: u32) -> SegmentMix {
     SegmentMix(BTreeMap::from([(segment, 1.0)]))
 }
 
-/// As it is printed there.
+/// The value with as many decimals as the table.
 fn printed(value: f64, like: &str) -> String {
     let places = like.split_once('.').map_or(0, |(_, places)| places.len());
     format!("{value:.places$}")
@@ -78,10 +78,10 @@ fn segments_change_places_where_the_table_says() {
         places.iter().map(|at| format!("{:.2}", at * 100.0)).collect::<Vec<_>>()
     };
     assert_eq!(percents(18, 16), ["0.65"]);
-    // The second is beyond that table: where sixteen are seldom up, nine are.
+    // The second value is beyond that table: sixteen nodes are seldom up, so nine are.
     assert_eq!(percents(9, 16), ["1.41", "12.30"]);
     assert_eq!(percents(16, 9), ["1.41", "12.30"]);
-    // Single nodes leave more than pairs, everywhere but at none out.
+    // Single nodes leave more than pairs, except if no node is out.
     assert!(find_crossings(NODES, 0, 1, 2).is_empty());
     assert!(find_crossings(NODES, 0, 16, 16).is_empty());
     assert!(find_crossings(0, 0, 16, 9).is_empty());
@@ -106,9 +106,8 @@ fn the_chance_of_sixteen_and_of_all_is_that_of_the_table() {
     assert!((up(0, 0.01) - 1.0).abs() < 1e-12);
 }
 
-/// What a gang of this many nodes loses, in nodes, by a node in it that has
-/// lost this share of its rate, where this share of a step waits for it. All
-/// wait for the slowest.
+/// The nodes that a gang of this many nodes loses because one of its nodes has lost this share of
+/// its rate, if this share of a step waits for the fabric. All nodes wait for the slowest.
 fn loss(gang: f64, degradation: f64, exposed: f64) -> f64 {
     gang * exposed * degradation / (1.0 - degradation)
 }
@@ -127,11 +126,11 @@ fn losses_and_break_even_sizes_are_those_of_the_table() {
             assert_eq!(printed(value, expected), expected, "{degradation} {exposed} {gang}");
         }
         for (out, expected) in (0..).zip(sizes) {
-            // From prices as the table above has them: 0.19, 2.18, 13.62.
+            // From the prices in the table above: 0.19, 2.18, 13.62.
             let price = (drain_price(NODES, out, &alone(16), 0.01) * 100.0).round() / 100.0;
             let size = break_even(price, degradation, exposed);
             assert_eq!(size.round(), expected, "{degradation} {exposed} {out}");
-            // At that size both cost the same.
+            // At that size both costs are equal.
             assert!((loss(size, degradation, exposed) - price).abs() < 1e-9);
         }
     }
@@ -241,12 +240,12 @@ fn the_segment_that_leaves_the_most_comes_first() {
 
 #[test]
 fn what_a_site_has_seen_counts_instead_of_chance() {
-    // A tray in a hundred hours, and once a cooling loop with six of them.
+    // One tray in a hundred hours, and once a cooling loop with six trays.
     let shares = BTreeMap::from([(0, 0.93), (1, 0.06), (6, 0.01)]);
     let seen = Outages::from_observation(NODES, &shares).expect("an observation");
     assert!((seen.unavailable() - 0.12 / 18.0).abs() < 1e-12);
     assert!((seen.usable(16) - 0.99 * 16.0).abs() < 1e-12);
-    // As many nodes are out, and sixteen less often up.
+    // The mean number of failed nodes is equal, and sixteen are less often up.
     let chance = Outages::from_unavailability(NODES, seen.unavailable()).expect("a probability");
     assert!(seen.at_least_up(16) < chance.at_least_up(16));
     let told = |shares: &[(u32, f64)]| {
@@ -258,7 +257,7 @@ fn what_a_site_has_seen_counts_instead_of_chance() {
     assert_eq!(told(&[(0, f64::NAN)]), "0 nodes out: share NaN, expected 0 to 1");
     assert!(told(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));
     assert!(told(&[]).starts_with("the shares sum to 0, expected 1"));
-    // Rounded shares pass, and more nodes out than there are, in no time at all.
+    // Rounded shares are accepted, and so are more failed nodes than exist if their share is zero.
     assert!(Outages::from_observation(NODES, &BTreeMap::from([(0, 0.99), (20, 0.0)])).is_ok());
 }
 

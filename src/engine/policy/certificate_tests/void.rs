@@ -1,5 +1,5 @@
-//! Until when a certificate counts: what voids it, what it outlives, which one gives
-//! way to which.
+//! How long a certificate counts: events that void it, events that it survives, and which of two
+//! certificates wins.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn what_is_not_known_is_not_compared_and_where_nothing_is_known_it_is_void() {
     );
     let nothing = only(MachineIdentity::default()).expect("void");
     assert!(nothing.starts_with("nothing identifies"), "{nothing}");
-    // Firmware of a part that was not there then says nothing.
+    // The firmware of a part that was absent then proves nothing.
     let other = [("NIC".to_owned(), "1".to_owned())].into();
     assert!(only(MachineIdentity { firmware: other, ..MachineIdentity::default() }).is_some());
 }

@@ -25,7 +25,7 @@ const TRUE: &str = "True";
 const FALSE: &str = "False";
 /// Its status on a node of unknown state.
 const UNKNOWN: &str = "Unknown";
-/// Reason for an unknown state: the certificate has ended.
+/// Reason for an unknown state: the certificate has expired.
 const EXPIRED: &str = "CertificateExpired";
 /// Reason for an unknown state: the certificate is of an earlier boot.
 const BOOTED_SINCE: &str = "BootedSince";
@@ -138,12 +138,12 @@ fn mark_condition(mark: &VerdictMark) -> FabricNodeCondition {
 
 /// The change for a node whose marks differ from the journal or no longer count.
 ///
-/// The server keeps accepted changes, so a missing mark was removed by another party: that is
-/// respected until the next run. A mark with other contents was edited, and the journal wins:
+/// The server keeps accepted changes, so a missing mark was removed by another party: fabricgate
+/// respects that until the next run. A mark with other contents was edited, and the journal wins:
 /// it is written again, unless the edit claims less than a pass. A condition with fabricgate's
-/// own earlier contents is not an edit: its replacement did not arrive; a first condition that
-/// was never acknowledged is treated alike. Taints are neither restored nor removed here: only
-/// a run does that.
+/// earlier contents does not count as an edit: its replacement did not arrive; the same applies to
+/// a first condition that the server never acknowledged. Taints are neither restored nor removed
+/// here: only a run does that.
 pub(super) fn restore_marks(
     live: &SchedulerNode,
     mark: &VerdictMark,

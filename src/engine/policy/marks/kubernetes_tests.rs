@@ -1,4 +1,4 @@
-//! What is said on a node of Kubernetes, and what of others stays.
+//! Marks on Kubernetes nodes, and entries of other programs that must stay.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() }
 }
 
-/// A node that joined, with a taint of others.
+/// A node that joined with another controller's taint.
 fn joined() -> SchedulerNode {
     let object = KubernetesNode {
         taints: vec![
@@ -68,12 +68,12 @@ fn edited(node: &SchedulerNode, edit: impl FnOnce(&mut KubernetesNode)) -> Sched
     node
 }
 
-/// What is said again on this node at this moment, where the journal has this mark.
+/// The marks that are written again on this node at this time, for this mark in the journal.
 fn restored(node: &SchedulerNode, mark: &VerdictMark, at: &str) -> Option<SchedulerNode> {
     restored_after(node, mark, None, at)
 }
 
-/// The same where the journal has an earlier mark besides.
+/// [`restored`] with an earlier mark in the journal as well.
 fn restored_after(
     node: &SchedulerNode,
     mark: &VerdictMark,
@@ -232,14 +232,14 @@ fn an_edited_certificate_is_written_again_as_our_journal_has_it() {
         it.labels.insert(VERIFIED_DOMAIN.to_owned(), "elsewhere".to_owned());
     });
     assert_eq!(restored(&forged, &mark(Outcome::Pass), NOW), Some(node.clone()));
-    // Spelt otherwise, and the same.
+    // A different spelling with the same meaning.
     let spelt = edited(&node, |it| {
         let text =
             it.annotations[CERTIFICATE].replace(":", " : ").replace("T12 : 00 : 00", "T12:00:00");
         it.annotations.insert(CERTIFICATE.to_owned(), text);
     });
     assert_eq!(restored(&spelt, &mark(Outcome::Pass), NOW), None);
-    // A node that did not pass and says it did.
+    // A node that did not pass and whose condition claims a pass.
     let bad = with_mark(&node, ActionKind::Relabel, Outcome::Degraded);
     let passes = edited(&bad, |it| {
         it.labels = object(&node).labels.clone();
@@ -280,12 +280,12 @@ fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
     for (before, words) in
         [(mark(Outcome::Degraded), early), (mark(Outcome::Pass), object(&lapsed).condition.clone())]
     {
-        // The label and the certificate were written, the condition was not answered.
+        // The server stored the label and the certificate and did not acknowledge the condition.
         let stale = edited(&good, |it| it.condition = words.clone());
         assert_eq!(restored(&stale, &later, NOW), None, "an edit, as far as is known: {words:?}");
         let found = restored_after(&stale, &later, Some(&before), NOW);
         assert_eq!(found, Some(good.clone()), "{words:?}");
-        // A person's own words stay.
+        // A user's text stays.
         let own = edited(&stale, |it| {
             it.condition.as_mut().expect("ours").message = "see ticket 7".to_owned();
         });
@@ -308,10 +308,10 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
         assert_eq!(object(&now).annotations, object(node).annotations, "with its own expiry");
         assert_eq!(object(&now).taints, object(node).taints, "nothing is taken out of service");
     }
-    // What did not pass is no better for a reboot.
+    // A reboot does not improve a node that did not pass.
     let bad = with_mark(&booted, ActionKind::Relabel, Outcome::Degraded);
     assert_eq!(restored(&bad, &mark(Outcome::Degraded), "2036-01-01T00:00:00Z"), None);
-    // An edit that is not ours to judge by then is not overwritten either.
+    // An edit that fabricgate does not interpret at that time is not overwritten either.
     let less = edited(&booted, |it| {
         it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
         it.labels.remove(VERIFIED_DOMAIN);
@@ -322,7 +322,7 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
 
 #[test]
 fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
-    // Written under a policy in which a boot voids; the policy has changed since.
+    // The mark was written under a policy in which a boot voids it; the policy has changed since.
     let booted = SchedulerNode { boot_id: Some("b-2".to_owned()), ..verified() };
     let live = SchedulerSnapshot { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
     let marks = [("n1".into(), mark(Outcome::Pass))].into();
@@ -340,7 +340,7 @@ fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
     let early = restored(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");
     assert!(object(&early).labels.is_empty());
     assert_eq!(restored(&early, &mark(Outcome::Pass), NOW), Some(node));
-    // What a person says meanwhile stays.
+    // A user's edit in between stays.
     let less = edited(&early, |it| {
         it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
     });
@@ -398,7 +398,7 @@ fn any_mark() -> impl Strategy<Value = VerdictMark> {
     )
 }
 
-/// A node on which everybody has written, we included.
+/// A node on which every party has written, including fabricgate.
 fn any_node() -> impl Strategy<Value = SchedulerNode> {
     let key = || {
         prop_oneof![

@@ -1,10 +1,9 @@
-//! Marks that differ from the journal or no longer count, and the changes that correct them
-//! without measuring.
+//! Marks that differ from the journal or no longer count, and the changes that correct them without
+//! a measurement.
 //!
-//! Pure. `marks` decides what is removed. A site may also request that a node with an
-//! expired certificate takes no new pods until it is measured, within a budget: certificates of
-//! one day all end on one day.
-//! within a budget: certificates of one day end on one day.
+//! Pure. `marks` decides what is removed. A site may also request that a node with an expired
+//! certificate takes no new pods until it is measured, within a budget: certificates of one day all
+//! end on one day.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,10 +49,10 @@ fn removes_marks(change: &NodeUpdate, policy: &Policy) -> bool {
         && !says(&policy.marks.degraded)
 }
 
-/// Nodes that get the start-up taint again because their certificate no longer counts: in
-/// service, and not held by others. At most the share of the fleet that may be drained is kept
-/// from jobs in this way, whoever set the taint, and at most as many of one domain as may be
-/// drained of it; none while the breaker is tripped.
+/// Nodes that get the start-up taint again because their certificate no longer counts: in service,
+/// and not held by others. The share of the fleet that may be drained also limits the nodes kept
+/// from jobs in this way, regardless of the party that set the taint; the limit per domain applies
+/// too. None while the breaker is tripped.
 pub fn collect_taint_edits(
     live: &SchedulerSnapshot,
     fleet: &Claims,

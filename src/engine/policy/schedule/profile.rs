@@ -20,9 +20,8 @@ use model::verdict::Outcome;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MeasurementWant {
-    /// Why, as a class.
+    /// The class of the reason.
     pub(super) cause: DueReason,
-    /// The profile to measure with.
     pub(super) profile: Profile,
     /// Unchanged as long as the cause is.
     pub(super) key: String,
@@ -92,7 +91,7 @@ fn explain_recheck(
     if differs(&uid(then), &uid(node)) {
         return Ok("fabricgate drained it, and it has joined again since".to_owned());
     }
-    // A boot in the future is a clock's mistake.
+    // A boot in the future is a clock error.
     let drained = evidence_checks::moment_unix(&drain.stamp, now);
     let booted = node.booted.is_some_and(|at| drained < at && at <= now.unix);
     if differs(&then.boot_id, &node.boot_id) || booted {
@@ -141,8 +140,8 @@ fn explain_void_certificate(
     explain_edited(certificate, ledger)
 }
 
-/// Whether the file has another end than the journal has for the same run. The node's own marks
-/// are not checked: they are restored without measuring.
+/// Whether the certificate's end differs from the journal's for the same run. The node's own marks
+/// are not checked: they are restored without a measurement.
 fn explain_edited(certificate: &Certificate, ledger: &JournalState) -> Option<String> {
     let mark = ledger.marks.get(&certificate.node)?;
     let is_same = mark.run == certificate.run && mark.outcome == Outcome::Pass;

@@ -1,4 +1,4 @@
-//! What is due, and what never is.
+//! Tests of due measurements, and of nodes that are never measured.
 
 use super::super::fixture::{NOW, PolicyFixture, stamp};
 use super::super::journal_state::{CleanRun, Suspicion};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const HOUR: i64 = 3_600;
 
-/// One job at a time, whatever is due.
+/// At most one job at a time.
 fn settings() -> ScheduleSettings {
     ScheduleSettings {
         concurrent_domains: 1,
@@ -35,7 +35,7 @@ fn settings() -> ScheduleSettings {
     }
 }
 
-/// A fleet, its certificates, and what was tried.
+/// A fleet, its certificates and earlier attempts.
 struct ScheduleFixture {
     scene: PolicyFixture,
     certificates: BTreeMap<NodeName, Certificate>,
@@ -108,14 +108,14 @@ impl ScheduleFixture {
         self.certificates.get_mut(&NodeName::from(node)).expect("a certificate")
     }
 
-    /// The job that is due has ended with this code, just now.
+    /// Ends the due job with this exit code, at the present time.
     fn tried(&mut self, code: Option<u8>) {
         let job = self.due().jobs.first().expect("a job").clone();
         let now = self.scene.now.clone();
         self.attempts.record_end(&job.domain, job.cause, &job.nodes, code, &now);
     }
 
-    /// A run five hours ago was the first to find this node slow.
+    /// A run five hours ago was the first that found this node slow.
     fn suspect(&mut self, node: &str) {
         let suspicion = Suspicion {
             run: "run1".to_owned(),
@@ -126,7 +126,6 @@ impl ScheduleFixture {
         self.scene.ledger.suspicions.insert(node.into(), suspicion);
     }
 
-    /// So many seconds later.
     #[expect(clippy::cast_precision_loss, reason = "tests count in days")]
     fn later(&mut self, seconds: i64) {
         self.scene.now.unix += seconds;
@@ -134,7 +133,7 @@ impl ScheduleFixture {
     }
 }
 
-/// A certificate issued and ending so many hours from now.
+/// A certificate that was issued `ago_h` hours ago and ends in `left_h` hours.
 fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
     let (issued, expires) = (NOW - ago_h * HOUR, NOW + left_h * HOUR);
     Certificate {
@@ -240,7 +239,7 @@ fn partners_are_idle_nodes_of_the_domain_and_no_more_than_are_missing() {
     assert_eq!(job.nodes.len(), 1);
     assert_eq!(job.partners, [NodeName::from("d0n1"), NodeName::from("d0n3")]);
     assert!(!fleet.due().not_due.contains_key(&NodeName::from("d0n1")));
-    // A limit of nodes is one of partners, too.
+    // The limit on nodes also limits partners.
     fleet.settings.nodes = 2;
     assert_eq!(fleet.due().jobs[0].partners.len(), 1);
 }
@@ -364,7 +363,7 @@ fn a_drained_node_that_passed_once_is_measured_until_it_passed_often_enough() {
     let clean = CleanRun { run: "r9".to_owned(), measured: NOW, boot_id: None };
     let name = NodeName::from("d0n0");
     fleet.scene.ledger.drains.get_mut(&name).expect("a drain").clean.push(clean);
-    // Measured now, it would count for nothing (defect 7 of the operator's review).
+    // A measurement now would not count (defect 7 of the operator's review).
     fleet.later(300);
     let why = fleet.why_not("d0n0");
     assert!(why.contains("passed 1 of 2 runs since; the next run counts from"), "{why}");
@@ -413,7 +412,7 @@ fn attempts_that_change_nothing_are_made_more_and_more_rarely() {
         fleet.later(6 * HOUR);
     }
     assert_eq!(fleet.jobs().len(), 1, "the rest is bounded");
-    // What it wants now is another thing, and the count begins anew.
+    // The node has another want now, so the count starts again.
     fleet.tried(Some(5));
     fleet.unverified("d0n0");
     fleet.later(300);
@@ -457,7 +456,7 @@ fn nobody_is_looked_at_a_second_time_where_one_run_is_enough() {
     let mut fleet = ScheduleFixture::new(1, 3);
     fleet.suspect("d0n0");
     assert_eq!(fleet.jobs(), ["audit audit d0n0"]);
-    // What was suspected before the policy was changed is still on record.
+    // A suspicion from before the change of the policy is still on record.
     fleet.settings.confirmation_ages_s[0] = 0;
     assert_eq!(fleet.jobs(), Vec::<String>::new());
 }
@@ -496,7 +495,7 @@ proptest! {
         jumps in prop::collection::vec((-1_000_000_i64..1_000_000, 0.0..5.0_f64), 1..50),
         code in prop::option::of(0_u8..7),
     ) {
-        // The wall's clock jumps about while the machine's own goes on by 250 s.
+        // The wall clock jumps while the machine's uptime advances by 250 s.
         let mut fleet = ScheduleFixture::new(1, 1);
         fleet.certificates.clear();
         let mut started = 0;

@@ -1,8 +1,8 @@
-//! Faults of a topology file: errors that Slurm refuses, and errors that it accepts silently: a
-//! node in two blocks, in none, or unknown.
+//! Faults of a topology file: errors that Slurm refuses, and errors that it accepts silently (a
+//! node in two blocks, in none, or unknown).
 //!
-//! Pure. Slurm has no dry run for these files, so this is the only test before a controller
-//! reads one.
+//! Pure. Slurm has no dry run for these files, so this is the only test before a controller reads
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::SourceReport;
 
-/// What kind of fault.
+/// The kind of fault.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -22,8 +22,8 @@ use model::source_report::SourceReport;
 pub enum FaultKind {
     /// This version of Slurm does not read such a file.
     Version,
-    /// The file contradicts itself or cannot be read: a host list, a name given
-    /// twice, sizes that do not fit, a node in two blocks.
+    /// The file contradicts itself or cannot be read: a host list, a duplicate name, sizes that do
+    /// not match, a node in two blocks.
     File,
     /// A node is listed more than once in one block.
     Twice,
@@ -31,7 +31,7 @@ pub enum FaultKind {
     Small,
     /// A block without nodes.
     Empty,
-    /// A node that the scheduler does not know.
+    /// A node that is unknown to the scheduler.
     Stranger,
     /// A node of the scheduler that is in no block.
     Homeless,
@@ -46,11 +46,10 @@ pub struct Fault {
     pub what: String,
     /// Whether it forbids installing the file.
     pub forbids: bool,
-    /// Whether the present file has it too.
+    /// Whether the present file has the same fault.
     pub is_old: bool,
 }
 
-/// Every fault of a file.
 pub(super) fn find_faults(
     form: TopologyForm,
     text: &str,

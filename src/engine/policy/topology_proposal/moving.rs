@@ -12,9 +12,9 @@ use model::verdict::{LocusKind, Verdicts};
 /// Slurm's name for the one topology of a `topology.conf`.
 pub(super) const OF_CONF: &str = "default";
 
-/// Which nodes the verdicts move to which domain: only if a confirmed finding shows that the
-/// node is not in its claimed domain, and a run measured it together with nodes of one other
-/// domain and none of its own. Being outside one domain does not prove being inside another.
+/// The block that the verdicts ask for, by node. A node moves only if a confirmed finding shows
+/// that it is not in its claimed domain, and a run measured it with nodes of one other domain and
+/// with none of its own. A node outside one domain is not necessarily inside another.
 pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<NotMoved>) {
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
@@ -37,7 +37,7 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
     (moves, withheld)
 }
 
-/// A finding that could have moved a node and did not.
+/// A finding about a wrong domain that moves no node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMoved {
     /// The node in the wrong domain, if known.
@@ -46,7 +46,7 @@ pub struct NotMoved {
     pub withheld: WithheldAction,
 }
 
-/// The domain that a misplaced node was measured in.
+/// The domain in which a misplaced node was measured.
 fn place<'f>(
     node: Option<&'f NodeName>,
     confirmed: bool,

@@ -168,7 +168,7 @@ fn a_block_below_its_size_is_for_new_versions_only() {
     assert_eq!(kinds(&old), [(FaultKind::Small, true)]);
     assert!(old.faults[0].what.contains("block02 has 3 nodes, fewer than the base block size 4"));
     assert_eq!(kinds(&proposed(YAML, &moves, NEW)), []);
-    // Where the version is not known, the strictest is taken for it.
+    // For an unknown version, the strictest rules apply.
     let unknown = TopologyContext { version: None, ..ground(NEW) };
     let proposal = propose_topology(YAML, &wanted(&moves), &unknown).expect("a proposal");
     assert_eq!(proposal.blocking_faults().len(), 1);
@@ -213,7 +213,7 @@ fn everything_wrong_with_the_result_is_told_and_what_was_so_before_forbids_nothi
     );
     let same = proposal(&same, "node[01-09]");
     assert_eq!(kinds(&same), [(FaultKind::File, true), (FaultKind::Twice, true)]);
-    // A spare block is fine with new versions, and fatal to old ones.
+    // New versions accept a spare block; old versions do not start with one.
     let spare = format!("{CONF}BlockName=spare\n");
     assert_eq!(
         kinds(&proposed(&spare, &[("node05", "block02")], NEW)),
@@ -244,7 +244,7 @@ fn wrong_domain(node: &str, confirmed: bool) -> Finding {
     }
 }
 
-/// Three domains of four nodes, and groups that runs measured.
+/// Three domains of four nodes, and measured groups.
 fn fleet(measured: &[&[&str]]) -> Claims {
     let domain = |name: &str, list: &str| ClaimedDomain {
         name: name.into(),
@@ -279,9 +279,9 @@ fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
     let verdicts = Verdicts { findings, ..Verdicts::empty(Outcome::Failed) };
     let fleet = fleet(&[
         &["a1", "b1", "b2", "b3"],
-        // One partner alone may be misplaced itself.
+        // A single partner may be misplaced itself.
         &["a2", "b1"],
-        // Both domains are one, as measured.
+        // The measurement shows one domain.
         &["a3", "a8", "b1", "b2"],
         &["a4", "b1", "b2"],
         &["a4", "c1", "c2"],
@@ -316,8 +316,8 @@ proptest! {
         });
         let wanted = TopologyRequest { topology: None, moves: moves.collect() };
         let proposal = propose_topology(text, &wanted, &ground(NEW));
-        // Refused is only what would leave the second block without a node: of the
-        // first, which has five, never so many are moved.
+        // Only a move that leaves the second block without a node is refused: the first block has
+        // five nodes, and the moves never take all of them.
         let empties = (6..10).all(|number| picks.get(&number) == Some(&false));
         prop_assert_eq!(proposal.is_err(), empties, "{:?}", proposal);
         if let Ok(proposal) = proposal {
@@ -335,7 +335,7 @@ proptest! {
             if !single(&proposal.after) {
                 prop_assert_eq!(rest(&proposal.after), rest(text));
             }
-            // Done once, nothing is left to do.
+            // A second run of the same request changes nothing.
             let again = propose_topology(&proposal.after, &wanted, &ground(NEW)).expect("a proposal");
             prop_assert!(!again.is_change());
         }

@@ -6,18 +6,15 @@ use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, UnknownEntry};
 
 use super::BundleCase;
 
-/// Statements about a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeEvidence {
-    /// Its verdict.
     pub(super) verdict: Option<NodeVerdict>,
-    /// Findings whose part is this node, or in it.
+    /// Findings about this node or a part of it.
     pub(super) against: Vec<Finding>,
-    /// Findings about something larger that it belongs to.
+    /// Findings about something larger that contains it.
     pub(super) larger: Vec<Finding>,
-    /// What is not known of it.
+    /// Unknowns about it.
     pub(super) unknown: Vec<UnknownEntry>,
-    /// Remarks that name it.
     pub(super) notes: Vec<String>,
 }
 
@@ -58,7 +55,7 @@ fn accuses(locus: &Locus, node: &NodeName) -> bool {
     locus.node.as_ref() == Some(node) || peer == Some(node.as_str())
 }
 
-/// The words of a sentence that may be names of nodes, GPUs behind them cut off.
+/// The tokens of a sentence that may be names of nodes, without a GPU suffix.
 fn name_tokens(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')))
 }

@@ -1,7 +1,7 @@
-//! The part of a run that is about one node: what its page and its tables show.
+//! The part of a run that is about one node: the content of its page and its tables.
 //!
-//! Kept are the node, and who was measured with it: their readings with each other are
-//! what clears them. Of the others nothing is left, and of partners no verdict.
+//! Kept are the node and the nodes that were measured with it: their readings with each other are
+//! what clears them. Other nodes are removed completely, and partners have no verdict.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use model::verdict::{Outcome, Verdicts};
 const NOT_JUDGED: &str =
     "This run was not judged, or its verdicts cannot be read: no finding blames this node.";
 
-/// The run as far as it is about the node of this case.
+/// The part of the run that is about the node of this case.
 pub(super) fn run(case: &BundleCase, sides: &NodeEvidence) -> Run {
     let Run { info, claims, cells, verdicts, .. } = &case.run;
     let node = &case.node;
@@ -79,7 +79,7 @@ mod tests {
     const NODE: &str = "node0007";
     const AT: &str = "2026-01-01T00:00:00Z";
 
-    /// A file of the bundle of a node, as text.
+    /// A file of a node's bundle, as text.
     fn packed(case: BundleCase, name: &str) -> String {
         let bundle = pack(case, Vec::new()).expect("packed");
         let (_, bytes) = bundle.files.into_iter().find(|it| it.0 == name).expect("there");
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_page_is_of_the_node_and_of_whom_it_was_measured_with() {
         let mut run = fixture::rack();
-        // Never measured with it: nothing of this one is shown.
+        // This node was never measured with the other one: nothing about it is shown.
         let far = NodeName::from("node0012");
         let ends = |cell: &MeasuredCell, node: &str| {
             [&cell.src_node, &cell.dst_node].into_iter().flatten().any(|it| it.as_str() == node)
@@ -141,7 +141,7 @@ mod tests {
         for verdict in &mut run.verdicts.nodes {
             verdict.reason = secret.clone();
         }
-        // A domain that is called as a node, in claims and in cells alike.
+        // A domain with the same name as a node, in claims and in cells.
         run.claims.domains[0].name = "node0004".into();
         for cell in &mut run.cells {
             cell.domain = Some("node0004".into());
@@ -188,7 +188,7 @@ mod tests {
             ..build_case(run, NODE)
         };
         let words = ["olga", "10.1.2.3", "fe80::12", "aa:bb:cc", "example.com", theirs, "node["];
-        // Without --redact all of it is there: the test would see it.
+        // Without --redact all of it is there, so the test can fail.
         let page = packed(whole.clone(), "report.html");
         for word in words {
             assert!(page.contains(word), "{word} is not on the page in the first place");

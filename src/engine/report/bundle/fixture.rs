@@ -4,7 +4,6 @@ use super::BundleCase;
 use model::id::NodeName;
 use model::run::Run;
 
-/// The case of this node.
 pub(super) fn build_case(run: Run, node: &str) -> BundleCase {
     BundleCase {
         node: NodeName::from(node),

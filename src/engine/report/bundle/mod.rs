@@ -1,8 +1,8 @@
 //! The evidence bundle: the content of a run about one node, as files for a vendor's ticket.
 //!
-//! Values in, names and bytes out. Nothing is judged or drawn here: the page is the
-//! run's own, of the part of the run that is about the node. The documents mark unknown
-//! values and cut texts, and hold nothing about nodes that were never measured with this one.
+//! Values in, names and bytes out. Nothing is judged or drawn here: the page is the run's page,
+//! limited to the part of the run that is about the node. The documents mark unknown values and cut
+//! texts, and hold nothing about nodes that were never measured with this one.
 
 mod evidence;
 mod filtered;
@@ -42,32 +42,32 @@ pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/2";
 /// Digests of all other files, as `sha256sum -c` reads them.
 pub const MANIFEST: &str = "MANIFEST.sha256";
 
-/// Everything that is known of a run whose node a bundle is about.
+/// A run with its context, and the node of the bundle.
 #[derive(Clone, Debug)]
 pub struct BundleCase {
     /// The node.
     pub node: NodeName,
-    /// The run; its findings are empty where it was never judged.
+    /// The run; its findings are empty if it was never judged.
     pub run: Run,
-    /// Whether the judge's word is among it.
+    /// Whether the run contains verdicts.
     pub judged: bool,
-    /// How far the run came, in words.
+    /// How far the run got, as text.
     pub state: String,
     /// When it ended, RFC 3339.
     pub ended: Option<String>,
-    /// The readings that ended.
+    /// The results of completed steps.
     pub results: Vec<RawResult>,
-    /// The workers' reports of their machines.
+    /// The workers' reports about their machines.
     pub machines: Vec<MachineRecord>,
-    /// Outputs as they were read.
+    /// The parsed outputs.
     pub recordings: Vec<ToolRecording>,
-    /// The node's own facts, where they were collected.
+    /// The node's own facts, if they were collected.
     pub facts: Option<NodeFacts>,
-    /// How its parts read over earlier runs, where history knows.
+    /// Readings of its parts over earlier runs, if the history has them.
     pub trends: Vec<Trend>,
-    /// What of the run could not be read.
+    /// Parts of the run that could not be read.
     pub missing: Vec<String>,
-    /// Names and addresses of others are taken out.
+    /// Whether to remove names and addresses of other machines.
     pub redact: bool,
 }
 
@@ -76,11 +76,11 @@ pub struct BundleCase {
 pub struct Bundle {
     /// The folder's name.
     pub name: String,
-    /// How the node came out; absent where nothing was judged.
+    /// The node's outcome; absent if the run was not judged.
     pub outcome: Option<Outcome>,
-    /// Names and contents, the manifest among them.
+    /// Names and contents, including the manifest.
     pub files: Vec<(String, Vec<u8>)>,
-    /// What could not be packed, and why.
+    /// Files that could not be packed, and why.
     pub missing: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub fn named_nodes(case: &BundleCase) -> BTreeSet<NodeName> {
     nodes
 }
 
-/// Makes the bundle of a node. `pieces` are the raw outputs that [`wanted`] asked for.
+/// Builds the bundle of a node. `pieces` are the raw outputs that [`list_wanted_outputs`] names.
 pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle, ReportError> {
     let veil = case.redact.then(|| redaction::Redactor::new(&case));
     let (raw_files, index) = raw_outputs::pack_outputs(&case, pieces, veil.as_ref());
@@ -164,7 +164,7 @@ pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle
     Ok(Bundle { name: bundle_name(&case.run.info.id, &case.node), outcome, files, missing })
 }
 
-/// The name of a bundle's folder: nothing in it leads elsewhere.
+/// The name of a bundle's folder; it contains no path separator.
 pub fn bundle_name(run: &str, node: &NodeName) -> String {
     let safe = |text: &str| -> String {
         let kept = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
@@ -186,7 +186,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The complete statements about the node.
+/// The complete evidence about the node.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct BundleDocument<'a> {
     /// `fabricgate.bundle/2`.
@@ -195,25 +195,25 @@ pub struct BundleDocument<'a> {
     node: &'a str,
     /// The run.
     run: &'a RunInfo,
-    /// How far the run came, in words.
+    /// How far the run got, as text.
     state: &'a str,
     /// When it ended, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<&'a str>,
-    /// How the node came out; absent where nothing was judged.
+    /// The node's outcome; absent if the run was not judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'a NodeVerdict>,
-    /// What is held against the node or a part of it.
+    /// Findings about the node or a part of it.
     against: &'a [Finding],
-    /// What is held against something larger that it is in.
+    /// Findings about something larger that contains the node.
     larger: &'a [Finding],
-    /// What is not known of it.
+    /// Unknowns about the node.
     unknown: &'a [UnknownEntry],
-    /// Which hardware it is.
+    /// The identity of its hardware.
     serials: &'a HardwareSerials,
-    /// What could not be packed, and why.
+    /// Files that could not be packed, and why.
     missing: &'a [String],
-    /// Names and addresses of others were taken out.
+    /// Whether names and addresses of other machines were removed.
     redacted: bool,
 }
 
@@ -238,7 +238,7 @@ fn build_document<'a>(
     }
 }
 
-/// Every point of every series of the node as a table; nothing where there is no series.
+/// Every point of every series of the node as a table; `None` without a series.
 fn render_history(case: &BundleCase) -> Option<Vec<u8>> {
     let document = HistoryDocument {
         format: HISTORY_FORMAT.to_owned(),
@@ -255,8 +255,8 @@ fn render_history(case: &BundleCase) -> Option<Vec<u8>> {
     (!document.trends.is_empty()).then(|| trend::render_csv(&document))
 }
 
-/// Rows as CSV; a field that a spreadsheet would run as a formula gets a quote in
-/// front, as in `matrix.csv`.
+/// Rows as CSV; a field that a spreadsheet would run as a formula gets a leading quote, as in
+/// `matrix.csv`.
 fn render_table(rows: &[Vec<String>]) -> Vec<u8> {
     const IN_MEMORY: &str = "a vector takes every byte, and all rows have as many fields";
     let mut writer = ::csv::WriterBuilder::new().from_writer(Vec::new());
@@ -271,7 +271,6 @@ fn render_table(rows: &[Vec<String>]) -> Vec<u8> {
     writer.into_inner().unwrap_or_default()
 }
 
-/// Most names in a suggestion.
 const MOST_NAMES: usize = 5;
 
 /// The names that differ least from this one, the nearest first.

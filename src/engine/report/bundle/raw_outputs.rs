@@ -1,8 +1,7 @@
 //! The raw outputs that concern a node, and the index that describes them.
 //!
-//! Packed are the outputs of the node itself and of pairs with it. Those of more nodes
-//! are packed where a finding against this node rests on them; else the index names
-//! them and no more.
+//! Packed are the outputs of the node itself and of pairs with it. Outputs of more nodes are packed
+//! if a finding about this node cites them; otherwise the index only names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,36 +12,35 @@ use model::raw_result::{ProcessEnding, RawResult};
 
 /// Bytes kept of the beginning of one output.
 pub const HEAD_BYTES: u64 = 1 << 20;
-/// Bytes kept of its end, where it is longer.
+/// Bytes kept of its end, if it is longer.
 pub const TAIL_BYTES: u64 = 1 << 18;
-/// Bytes of raw outputs in one bundle; ticket systems take some tens of megabytes,
-/// and text shrinks to a tenth of itself.
+/// Most bytes of raw outputs in one bundle; ticket systems accept some tens of megabytes, and text
+/// compresses to a tenth of its size.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// A raw output as it was found.
+/// A raw output of the run folder.
 #[derive(Clone, Debug)]
 pub struct BundleRawOutput {
     /// Its name in the run folder.
     pub name: String,
-    /// Its bytes, or why there are none.
+    /// Its bytes, or why they are missing.
     pub found: Result<Excerpt, String>,
 }
 
-/// An output, its middle left out where it is long.
+/// An output, without its middle if it is long.
 #[derive(Clone, Debug)]
 pub struct Excerpt {
-    /// How it begins, or all of it.
+    /// Its beginning, or all of it.
     pub head: Vec<u8>,
-    /// How it ends, where not all of it is here.
+    /// Its end, if the middle is left out.
     pub tail: Vec<u8>,
-    /// Bytes between them.
+    /// Bytes left out between them.
     pub left_out: u64,
 }
 
-/// One line of the index.
 #[derive(Clone, Debug)]
 pub(super) struct RawIndexEntry {
-    /// Its name in the bundle; absent where it is not packed.
+    /// Its name in the bundle; absent if it is not packed.
     pub(super) file: Option<String>,
     pub(super) stream: &'static str,
     pub(super) probe: String,
@@ -56,22 +54,21 @@ pub(super) struct RawIndexEntry {
     pub(super) exit: Option<i32>,
     pub(super) started: String,
     pub(super) seconds: f64,
-    /// Whether a finding against the node names it.
+    /// Whether a finding about the node cites it.
     pub(super) cited: bool,
-    /// What is not as one would think: cut, not packed, and why.
+    /// The deviation from a complete copy: cut, or not packed, and why.
     pub(super) remark: String,
 }
 
-/// What was run, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RawIndex {
     pub(super) entries: Vec<RawIndexEntry>,
-    /// What should be here and is not.
+    /// Expected outputs that are missing.
     pub(super) missing: Vec<String>,
 }
 
-/// The raw outputs to pack, by their names in the run folder; those that findings
-/// rest on come first, so that they are the last to go where room ends.
+/// The raw outputs to pack, by their names in the run folder; those that findings cite come first,
+/// so that a full bundle keeps them.
 pub fn list_wanted_outputs(case: &BundleCase) -> Vec<String> {
     let cited = cited_files(case);
     let mut names = Vec::new();
@@ -82,7 +79,7 @@ pub fn list_wanted_outputs(case: &BundleCase) -> Vec<String> {
     names
 }
 
-/// Files that findings against the node rest on.
+/// Files that findings about the node cite.
 fn cited_files(case: &BundleCase) -> BTreeSet<String> {
     let sides = NodeEvidence::from_case(case);
     sides.against.iter().flat_map(|it| &it.evidence).map(|it| it.file.clone()).collect()
@@ -96,7 +93,7 @@ fn is_packed(result: &RawResult, cited: &BTreeSet<String>) -> bool {
     result.nodes.len() <= 2 || result.stdout.as_ref().is_some_and(|name| cited.contains(name))
 }
 
-/// The packed outputs by name, and the index of everything.
+/// The packed outputs by name, and the index of all outputs.
 pub(super) fn pack_outputs(
     case: &BundleCase,
     pieces: Vec<BundleRawOutput>,
@@ -185,7 +182,7 @@ pub(super) fn pack_outputs(
     (files, index)
 }
 
-/// A name inside the bundle: as in the run folder, which has them in `raw`.
+/// A name inside the bundle: as in the run folder, which has the outputs in `raw`.
 fn path_below_raw(name: &str) -> String {
     let safe: Vec<&str> =
         name.split('/').filter(|part| !part.is_empty() && !matches!(*part, "." | "..")).collect();
@@ -193,7 +190,6 @@ fn path_below_raw(name: &str) -> String {
     if name.starts_with("raw/") { name } else { format!("raw/{name}") }
 }
 
-/// The index as a table.
 pub(super) fn render_csv(index: &RawIndex) -> Vec<u8> {
     let header = [
         "file",

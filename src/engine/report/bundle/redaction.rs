@@ -1,8 +1,8 @@
-//! Redaction of private data in a bundle: names of other
-//! nodes, addresses, users, home folders, GPUs of partners.
+//! Redaction of private data in a bundle: names of other nodes, addresses, users, home folders,
+//! GPUs of partners.
 //!
-//! Words are replaced, the same word by the same stand-in everywhere. [`NOT_CAUGHT`] names what this
-//! does not catch, and each such bundle repeats it.
+//! Tokens are replaced, the same token by the same stand-in everywhere. [`NOT_CAUGHT`] lists the
+//! limits of this, and each such bundle repeats it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,31 +15,30 @@ use super::{BundleCase, named_nodes};
 use model::id::{DomainName, NodeName};
 use model::tool_recording::ToolRecording;
 
-/// What remains, for the person who checks a bundle before sending it.
+/// The limits of redaction, for the operator who checks a bundle before sending it.
 pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, addresses, MAC \
 addresses, users in home folders, in USER= and in user@host, the DNS suffix of known nodes, and UUIDs of GPUs \
 of other nodes. Left in are names of domains, racks, leaves, rails, switches and jobs; this node's own name, \
 serial numbers and GUIDs; cluster UUIDs; nodes that the run does not know by name; and whatever is encoded.";
 
-/// Prefixes of paths behind which a user is named.
+/// Path prefixes that are followed by a user name.
 const HOME_PREFIXES: [&str; 3] = ["/home/", "/Users/", "/export/home/"];
-/// Variables that name a user.
+/// Environment variables that contain a user name.
 const USER_VARIABLES: [&str; 4] = ["USER=", "LOGNAME=", "SUDO_USER=", "SLURM_JOB_USER="];
 
-/// What is replaced by what.
 #[derive(Debug)]
 pub(super) struct Redactor {
-    /// Names of nodes and their other names, by what they become.
+    /// Names and other names of nodes, with their stand-ins.
     names: BTreeMap<String, String>,
-    /// The node that is shown by its name.
+    /// The node that keeps its name.
     node: String,
-    /// What host lists of nodes begin with.
+    /// The prefixes of host lists of nodes.
     stems: BTreeSet<String>,
     /// UUIDs of this node's GPUs, which stay.
     own: BTreeSet<String>,
-    /// Addresses and the like, numbered as they are met.
+    /// Addresses and similar tokens, numbered in order of appearance.
     replaced: RefCell<BTreeMap<String, String>>,
-    /// Names of nodes that are left in, because documents use the same word.
+    /// Names of nodes that stay, because documents use the same term.
     kept_words: Vec<String>,
 }
 
@@ -61,14 +60,14 @@ impl Redactor {
                     .or_insert_with(|| to.clone().unwrap_or(own_name.clone()));
             }
         }
-        // How many nodes' workers ran under each name.
+        // The number of nodes whose workers ran under each name.
         let mut nodes_at: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
         for it in &case.machines {
             nodes_at.entry(it.environment.hostname.as_str()).or_default().insert(&it.node);
         }
         for machine in &case.machines {
             let hostname = &machine.environment.hostname;
-            // In a simulation all workers run on one machine, whose name is not a node's.
+            // In a simulation all workers run on one machine, whose name does not belong to a node.
             let to = match names.get(machine.node.as_str()) {
                 Some(partner) => partner.clone(),
                 None => own_name.clone(),
@@ -100,8 +99,8 @@ impl Redactor {
         veil
     }
 
-    /// Leaves the name of a node that is what a document calls one of its kinds (`gpu`,
-    /// `pass`): with a stand-in there, it could not be read. No such word has a digit.
+    /// Keeps a node's name that documents also use as a keyword (`gpu`, `pass`): with a stand-in
+    /// there, the document could not be parsed. No such keyword has a digit.
     fn keep_common_words(&mut self, case: &BundleCase) {
         let is_word = |name: &&String| !name.bytes().any(|byte| byte.is_ascii_digit());
         let words: Vec<String> = self.names.keys().filter(is_word).cloned().collect();
@@ -117,11 +116,11 @@ impl Redactor {
             self.names = all;
             self.names.retain(|name, _| !self.kept_words.contains(name));
         }
-        // What was met now is met again, in the order of what is shown.
+        // The second pass numbers tokens in display order.
         self.replaced = RefCell::default();
     }
 
-    /// Whether everything in a case can be shown with these stand-ins.
+    /// Whether all texts of a case can be replaced.
     fn can_redact(&self, case: &BundleCase) -> bool {
         let run = &case.run;
         let of = |it: &ToolRecording| {
@@ -136,11 +135,11 @@ impl Redactor {
             && case.recordings.iter().all(of)
     }
 
-    /// Everything in a case that is shown, with stand-ins.
+    /// Replaces all displayed texts of a case.
     pub(super) fn redact_case(&self, case: &mut BundleCase) {
         case.run.info = self.redact_value(&case.run.info);
         case.run.claims = self.redact_value(&case.run.claims);
-        // The only keys that are names; others are fields, whatever a node is called.
+        // The only keys that are names; other keys are fields, even if a node has the same name.
         let nodes = std::mem::take(&mut case.run.claims.nodes).into_iter();
         case.run.claims.nodes = nodes.map(|(node, it)| (self.redact_node(node), it)).collect();
         case.run.verdicts = self.redact_value(&case.run.verdicts);
@@ -148,7 +147,7 @@ impl Redactor {
             for node in [&mut cell.src_node, &mut cell.dst_node].into_iter().flatten() {
                 *node = self.redact_node(node.clone());
             }
-            // A domain of one node has its name.
+            // A domain of one node has the node's name.
             if let Some(domain) = &mut cell.domain {
                 *domain = DomainName::from(self.redact_text(domain.as_str()));
             }
@@ -178,12 +177,12 @@ impl Redactor {
         self.names.get(node.as_str()).map_or(node, |to| NodeName::from(to.as_str()))
     }
 
-    /// A value, all texts in it replaced.
+    /// A value with all its texts replaced.
     fn redact_value<T: Serialize + DeserializeOwned>(&self, value: &T) -> T {
         self.try_redact_value(value).expect("only texts have changed, and none of a closed list")
     }
 
-    /// The same; nothing where it could not be read again.
+    /// [`Self::redact_value`]; `None` if the result cannot be parsed.
     fn try_redact_value<T: Serialize + DeserializeOwned>(&self, value: &T) -> Option<T> {
         let mut json = serde_json::to_value(value).expect("values of the model are plain data");
         self.redact_json(&mut json);
@@ -199,7 +198,6 @@ impl Redactor {
         }
     }
 
-    /// A text with stand-ins.
     pub(super) fn redact_text(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -228,7 +226,7 @@ impl Redactor {
                     continue;
                 }
             }
-            // A user in front of a host: the word is followed by an at sign.
+            // A user in front of a host: the token is followed by an at sign.
             if behind.starts_with('@') && behind[1..].starts_with(|c: char| is_word(c)) {
                 out.push_str("user");
             } else {
@@ -239,9 +237,9 @@ impl Redactor {
         out
     }
 
-    /// One word: letters, digits and what names and addresses are made of.
+    /// One token: letters, digits and the characters of names and addresses.
     fn redact_word(&self, word: &str, out: &mut String) {
-        // What ends a sentence belongs to no name.
+        // Punctuation at the end of a sentence belongs to no name.
         let core = word.trim_end_matches(['.', ':', '-']);
         let tail = &word[core.len()..];
         if let Some(to) = self.names.get(core) {
@@ -261,7 +259,7 @@ impl Redactor {
         } else if let Some((head, _)) = core.split_once('.') {
             match self.names.get(head) {
                 Some(to) => out.push_str(to),
-                // Its own name with a domain of the network behind it.
+                // The node's own name, followed by a DNS domain.
                 None if head == self.node => out.push_str(head),
                 None => out.push_str(core),
             }
@@ -274,7 +272,7 @@ impl Redactor {
     fn placeholder(&self, what: &str, text: &str) -> String {
         let mut met = self.replaced.borrow_mut();
         let key = text.to_ascii_lowercase();
-        // A fleet's outputs name the same few over and over.
+        // A fleet's outputs repeat the same few names.
         if let Some(known) = met.get(&key) {
             return known.clone();
         }
@@ -287,8 +285,8 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':')
 }
 
-/// A user at the beginning of `rest`: what stays, what is put in its place, and how
-/// much of `rest` both were.
+/// A user at the beginning of `rest`: the text that stays, its stand-in, and the consumed length of
+/// `rest`.
 fn split_user<'a>(rest: &'a str, before: &str) -> Option<(&'a str, &'static str, usize)> {
     let begins_word = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     let homes = HOME_PREFIXES.iter().map(|it| (*it, true));
@@ -304,7 +302,7 @@ fn split_user<'a>(rest: &'a str, before: &str) -> Option<(&'a str, &'static str,
     None
 }
 
-/// Whether a word is an address of IPv4, IPv6 or Ethernet that identifies something.
+/// Whether a token is an IPv4, IPv6 or Ethernet address that identifies a machine.
 fn is_address(word: &str) -> bool {
     let fours: Vec<&str> = word.split('.').collect();
     let is_byte = |part: &&str| {

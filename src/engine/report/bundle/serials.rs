@@ -1,8 +1,8 @@
-//! Which hardware a node is: serial numbers, UUIDs, slots, firmware, as the node, its
+//! The identity of a node's hardware: serial numbers, UUIDs, slots, firmware, as the node, its
 //! driver's tool and its worker report them.
 //!
-//! The first source with a value counts, in the order of how directly it asked:
-//! the node's own facts, `nvidia-smi -q`, the worker's greeting, what was claimed.
+//! The first source with a value counts, the most direct one first: the node's own facts,
+//! `nvidia-smi -q`, the worker's greeting, the claims.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -50,13 +50,13 @@ pub(crate) struct NicHardware {
 /// The node, its GPUs and its network interfaces.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct HardwareSerials {
-    /// Of the node: what, and which.
+    /// Of the node: attribute and value.
     pub(super) node: Vec<(&'static str, Option<String>)>,
     pub(super) gpus: Vec<GpuHardware>,
     pub(super) nics: Vec<NicHardware>,
 }
 
-/// Everything that is known; `raw` are the packed outputs.
+/// Collects all known values; `raw` are the packed outputs.
 pub(super) fn collect_serials(case: &BundleCase, raw: &[(String, Vec<u8>)]) -> HardwareSerials {
     let machines = || case.machines.iter().filter(|it| it.node == case.node);
     let environment = machines().next_back().map(|it| &it.environment);
@@ -166,8 +166,8 @@ fn collect_nics(facts: Option<&NodeFacts>, case: &BundleCase) -> Vec<NicHardware
     claimed.iter().flat_map(|it| &it.nics).map(one).collect()
 }
 
-/// Adds what is not known yet of a GPU of this index. One of another UUID is another
-/// GPU, whose numbers must not be mixed with this one's.
+/// Adds values that are not known yet of the GPU with this index. A GPU with another UUID is
+/// another GPU, and its values must not be mixed with this one's.
 fn merge_gpu(gpus: &mut Vec<GpuHardware>, new: GpuHardware) {
     let Some(known) = gpus.iter_mut().find(|it| it.index == new.index) else {
         gpus.push(new);
@@ -227,8 +227,8 @@ fn gpu_from_line(line: &str) -> Option<GpuHardware> {
     })
 }
 
-/// The GPUs of an output of `nvidia-smi -q`, in the order printed, which is that of
-/// their indices.
+/// The GPUs of an output of `nvidia-smi -q`, in the printed order, which is the order of their
+/// indices.
 fn gpus_from_query(bytes: &[u8]) -> Option<Vec<GpuHardware>> {
     const MARK: &str = "NVSMI LOG";
     let start = &bytes[..bytes.len().min(4096)];
@@ -270,13 +270,12 @@ fn gpus_from_query(bytes: &[u8]) -> Option<Vec<GpuHardware>> {
     Some(gpus)
 }
 
-/// A value with content.
 fn known_value(text: &str) -> Option<String> {
     let text = clean(text.trim());
     (!text.is_empty() && !matches!(text.as_str(), "N/A" | "[N/A]" | "Unknown")).then_some(text)
 }
 
-/// All of it as a table: part, what, which.
+/// All values as a table: part, attribute, value.
 pub(super) fn render_csv(serials: &HardwareSerials) -> Vec<u8> {
     let mut rows = vec![["part", "what", "value"].map(str::to_owned).to_vec()];
     let mut row = |part: &str, what: &str, value: Option<&String>| {

@@ -1,5 +1,5 @@
-//! The domains that a page draws: their tests in numbers, their figures, and
-//! what was left out for want of room.
+//! The domains that a page draws: their tests in numbers, their figures, and the parts left out for
+//! lack of room.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,28 +22,28 @@ use model::run::Run;
 use model::stats::sort_median;
 use model::verdict::Outcome;
 
-/// Figures of domains that pass are samples; this many domains give some.
+/// Passing domains get figures as samples only; this many domains give some.
 const HEALTHY_DOMAINS: usize = 2;
-/// Figures of one domain that does not pass.
+/// Most figures of one domain that does not pass.
 const DOMAIN_FIGURES: usize = 8;
-/// Figures of one domain that passes.
+/// Most figures of one domain that passes.
 const CALM_FIGURES: usize = 4;
-/// Figures of all nodes together.
+/// Most figures of all nodes together.
 const FLEET_FIGURES: usize = 4;
-/// Up to this many nodes get their own matrices even where nothing is low.
+/// Up to this many nodes get their own matrices even if nothing is low.
 const FEW_NODES: usize = 2;
-/// Figures of one page.
+/// Most figures of one page.
 const FIGURES: usize = 32;
-/// No figure is begun once all together have this many bytes.
+/// No further figure is drawn once all figures together have this many bytes.
 const FIGURE_BYTES: usize = 1_500_000;
-/// Figures of rails and leaves.
+/// Most figures of rails and leaves.
 const NETWORK_FIGURES: usize = 6;
 #[derive(Serialize)]
 pub(super) struct HtmlDomain {
     pub(super) name: String,
     pub(super) anchor: String,
     pub(super) tests: Vec<HtmlTestRow>,
-    /// Tests that are compared with nothing.
+    /// Tests without a reference.
     pub(super) others: Vec<HtmlTestRow>,
     pub(super) figures: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
@@ -64,16 +64,16 @@ pub(super) struct HtmlTestRow {
     pub(super) lowest: String,
 }
 
-/// Everything drawn, and what was left out.
+/// All drawings, and the parts left out.
 pub(super) struct HtmlDrawings {
-    /// Nodes that are domains of their own, together.
+    /// Nodes that are their own domain, together.
     pub(super) fleet: Vec<FigureText>,
-    /// Domains, the worst first.
+    /// Worst first.
     pub(super) domains: Vec<HtmlDomain>,
     /// Rails next to each other, and leaves.
     pub(super) network: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
-    /// What the page's script needs of each figure.
+    /// The script's data for each figure.
     pub(super) data: Vec<FigureData>,
 }
 
@@ -123,7 +123,7 @@ pub(super) fn draw_domains(
         network.push(budget.draw(grid, blame_grid(&run.verdicts.findings, grid))?);
     }
     let together = draw_all_nodes(run, fleet, &mut budget)?;
-    // What all nodes show together needs no samples of single nodes.
+    // If figures of all nodes exist, samples of single nodes are not needed.
     let samples = if together.is_empty() { HEALTHY_DOMAINS } else { 0 };
     for (name, severity) in order {
         let sample = severity.is_none();
@@ -155,8 +155,8 @@ pub(super) fn draw_domains(
     Ok(HtmlDrawings { fleet: together, domains: drawn, network, left_out, data: budget.data })
 }
 
-/// The tests of nodes that are domains of their own: those that show something
-/// first, then those between GPUs.
+/// The tests of nodes that are their own domain: those with low cells first, then those between
+/// GPUs.
 fn draw_all_nodes(
     run: &Run,
     fleet: &[HeatmapGrid],
@@ -164,8 +164,8 @@ fn draw_all_nodes(
 ) -> Result<Vec<FigureText>, ReportError> {
     let mut order: Vec<&HeatmapGrid> = fleet.iter().collect();
     order.sort_by_key(|g| {
-        // Where nodes are compared with different numbers, these are their own
-        // levels, which do not compare one node with the others.
+        // If nodes have different references, these are their own levels, which do not compare one
+        // node with the others.
         let alike = matches!(g.reference, GridReference::Expectation(low, high) if low == high);
         let shown = (Reverse(count_low(g).min(1)), Reverse(g.missing_count().min(1)));
         // The plain copy has the shortest name of its kind.
@@ -179,7 +179,7 @@ fn draw_all_nodes(
     Ok(figures)
 }
 
-/// How much may still be drawn, and what it is drawn from.
+/// The remaining room for figures, and their data.
 struct FigureBudget<'a> {
     figures: usize,
     bytes: usize,
@@ -211,7 +211,7 @@ fn draw_domain(
     budget: &mut FigureBudget<'_>,
 ) -> Result<HtmlDomain, ReportError> {
     let findings = &run.verdicts.findings;
-    // Overviews, and of the grids inside nodes those that show something.
+    // Overviews, and the grids inside nodes that show a deviation.
     let mut wanted: Vec<(&HeatmapGrid, GridBlame)> = Vec::new();
     let mut quiet = 0;
     for grid in grids {
@@ -227,7 +227,7 @@ fn draw_domain(
         }
     }
     wanted.sort_by(|(a, a_blame), (b, b_blame)| {
-        // Calm grids keep the order of their tests, overviews first.
+        // Grids without a deviation keep the order of their tests, overviews first.
         let lowest = |g: &HeatmapGrid| {
             g.lowest_ratio().filter(|low| *low < MIN_EXPECTED_RATIO).unwrap_or(MIN_EXPECTED_RATIO)
         };
@@ -266,7 +266,7 @@ fn draw_domain(
     Ok(HtmlDomain { name, anchor, tests, others, figures, left_out, index: None })
 }
 
-/// One test in numbers; a test inside nodes over all its nodes.
+/// One test in numbers; a test inside nodes is combined over all its nodes.
 fn build_test_row(grid: &HeatmapGrid) -> HtmlTestRow {
     let parts: Vec<&HeatmapGrid> =
         if grid.inside.is_empty() { vec![grid] } else { grid.inside.iter().collect() };

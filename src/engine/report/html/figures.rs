@@ -1,5 +1,5 @@
-//! One figure: its image, its words, and the numbers behind it for the page's
-//! script (readings, an earlier run's numbers, what is outlined and why).
+//! One figure: its image, its description, and the data for the page's script (readings, an earlier
+//! run's numbers, outlines with their findings).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,15 @@ use model::stats::sort_median;
 use model::unit::Unit;
 use model::verdict::Finding;
 
-/// Lines and columns that are still legible, GPU by GPU.
+/// Most lines and columns of a legible figure with one line per GPU.
 const LEGIBLE: usize = 144;
-/// Lines of a figure with one line a node.
+/// Most lines of a figure with one line per node.
 const STRIP: usize = 72;
-/// Single readings that go along with one figure; matrix.csv has them all.
+/// Most single readings of one figure; matrix.csv has them all.
 const READINGS: usize = 60_000;
-/// Findings named below a figure.
 const NAMED: usize = 8;
 
-/// What a page shows of a figure.
+/// The visible parts of a figure.
 #[derive(Serialize)]
 pub(super) struct FigureText {
     pub(super) svg: Value,
@@ -54,19 +53,19 @@ struct FigureOutline {
     files: Vec<String>,
 }
 
-/// What the page's script needs of a figure. Numbers of all spots are one text
-/// with spaces between, `-` where there is none: a third of a list of numbers.
+/// The script's data for one figure. Numbers of all spots are one text separated by spaces, `-` for
+/// none: a third of the size of a list of numbers.
 #[derive(Serialize)]
 pub(super) struct FigureData {
     id: String,
     rows: Vec<String>,
-    /// Absent where columns are named as lines are.
+    /// Absent if columns have the same names as lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     cols: Option<Vec<String>>,
     values: String,
-    /// Thousandths.
+    /// In thousandths.
     ratios: String,
-    /// All readings of a spot with commas between, where it has several.
+    /// All readings of each spot separated by commas, if any spot has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     readings: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +73,6 @@ pub(super) struct FigureData {
     #[serde(skip_serializing_if = "Option::is_none")]
     before_ratios: Option<String>,
     unit: &'static str,
-    /// Whether more is better.
     more: bool,
     reference: String,
     joint: &'static str,
@@ -84,7 +82,7 @@ pub(super) struct FigureData {
 }
 
 impl FigureData {
-    /// About how many bytes of the page it takes.
+    /// Approximate size in the page, in bytes.
     pub(super) fn byte_size(&self) -> usize {
         let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = some(&self.readings) + some(&self.before) + some(&self.before_ratios);
@@ -101,9 +99,8 @@ pub(super) struct FigureReadings<'a> {
 }
 
 impl<'a> FigureReadings<'a> {
-    /// Sorts a run's cells.
     pub(super) fn from_run(run: &'a Run) -> Self {
-        // Where nothing was read twice, the numbers themselves are the readings.
+        // Without repeated readings, the numbers are the readings.
         if run.cells.iter().all(|c| c.reading == 0) {
             return Self::default();
         }
@@ -115,8 +112,8 @@ impl<'a> FigureReadings<'a> {
         Self { cells }
     }
 
-    /// The readings of each spot of a grid, in their order; `None` where each
-    /// has one, a spot sums several up, or they are too many.
+    /// The readings of each spot of a grid, in order; `None` if each spot has one, if a spot
+    /// combines several cells, or if there are too many.
     fn readings_at(&self, grid: &HeatmapGrid) -> Option<String> {
         if grid.summed.is_some() || 1 < grid.joined {
             return None;
@@ -152,10 +149,9 @@ impl<'a> FigureReadings<'a> {
     }
 }
 
-/// What figures are drawn from.
 pub(super) struct FigureRenderer<'a> {
     pub(super) findings: &'a [Finding],
-    /// The listed findings, in their order.
+    /// The listed findings, in order.
     pub(super) places: &'a [HtmlFinding<'a>],
     pub(super) earlier: &'a PriorGrids,
     pub(super) readings: FigureReadings<'a>,
@@ -169,7 +165,7 @@ pub(super) fn test_name(grid: &HeatmapGrid) -> String {
 }
 
 impl FigureRenderer<'_> {
-    /// Draws a grid, smaller where it would not be legible.
+    /// Draws a grid, reduced if it would not be legible.
     pub(super) fn draw_figure(
         &self,
         grid: &HeatmapGrid,
@@ -245,7 +241,7 @@ impl FigureRenderer<'_> {
         Ok((text, data))
     }
 
-    /// What is outlined, finding by finding, as far as findings are listed.
+    /// The outlines of all listed findings.
     fn build_outlines(&self, grid: &HeatmapGrid) -> Vec<FigureOutline> {
         let mut out = Vec::new();
         let marked = BlameFinder::new(grid, self.places.len());
@@ -263,7 +259,7 @@ impl FigureRenderer<'_> {
     }
 }
 
-/// The numbers of all spots, `-` where there is none.
+/// The numbers of all spots, `-` for none.
 fn join_values(spots: &[Option<GridSpot>]) -> String {
     join_spots(spots, |s| s.value.map(format_number))
 }
@@ -273,7 +269,7 @@ fn join_ratios(spots: &[Option<GridSpot>]) -> String {
 }
 
 fn join_spots(spots: &[Option<GridSpot>], of: fn(&GridSpot) -> Option<String>) -> String {
-    // A spot without a number was to be measured; one that is not there was not.
+    // A spot without a number was planned; an absent spot was not.
     let each = spots.iter().map(|s| match s {
         Some(s) => of(s).unwrap_or_else(|| "-".to_owned()),
         None => String::from("."),
@@ -314,14 +310,14 @@ fn figure_caption(grid: &HeatmapGrid) -> String {
         GridShape::PerRail => return format!("{}, rail by rail", test_name(grid)),
         GridShape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
     };
-    // Between nodes of several domains only the rail names the place.
+    // Between nodes of several domains, only the rail names the place.
     match (&grid.domain, &grid.rail) {
         (None, Some(_)) => format!("{}, {what}", test_name(grid)),
         _ => format!("{} in {place}, {what}", test_name(grid)),
     }
 }
 
-/// The figure for those who cannot see it.
+/// A description of the figure for screen readers.
 fn describe_figure(grid: &HeatmapGrid, marked: &GridBlame) -> String {
     let mut values = grid.values();
     let middle = sort_median(&mut values).map(|m| format_quantity(m, Some(grid.unit)));
@@ -335,7 +331,6 @@ fn describe_figure(grid: &HeatmapGrid, marked: &GridBlame) -> String {
     )
 }
 
-/// What is blamed, in words.
 fn describe_blame(grid: &HeatmapGrid, blame: &GridBlame) -> String {
     let rows = blame.rows.iter().map(|&r| grid.rows[r].name());
     let cols = blame.cols.iter().map(|&c| grid.cols[c].name());
@@ -357,7 +352,6 @@ pub(super) struct PriorGrids {
 }
 
 impl PriorGrids {
-    /// Lays out the earlier run.
     pub(super) fn from_run(run: &Run) -> Self {
         let mut all = build_grids(run);
         let inside: Vec<HeatmapGrid> = all.iter().flat_map(|g| g.inside.clone()).collect();
@@ -368,8 +362,8 @@ impl PriorGrids {
         Self { grids: all }
     }
 
-    /// What the earlier run shows at each spot of `grid`, where it has any of
-    /// it. Ends are found by name: a node that came or went moves nothing.
+    /// The earlier run's value at each spot of `grid`, if it has any. Ends are matched by name, so
+    /// that added or removed nodes shift nothing.
     pub(super) fn spots(&self, grid: &HeatmapGrid) -> Option<Vec<Option<GridSpot>>> {
         let node = |g: &HeatmapGrid| g.rows.first().and_then(|end| end.node.clone());
         let one_node = |g: &HeatmapGrid| g.rows.iter().all(|end| end.node == node(g));
@@ -412,7 +406,7 @@ mod tests {
         for cell in before.cells.iter_mut().filter(|c| c.dst_gpu.is_some()) {
             cell.value = cell.value.map(|v| v / 2.0);
         }
-        // One node was not there then: its cells are not known, others keep theirs.
+        // One node did not exist then: its cells are unknown, the others keep theirs.
         before.cells.retain(|c| c.src_node.as_ref().is_none_or(|n| n.as_str() != "node0001"));
         before.cells.retain(|c| c.dst_node.as_ref().is_none_or(|n| n.as_str() != "node0001"));
         let earlier = PriorGrids::from_run(&before);

@@ -1,5 +1,5 @@
-//! The filters of the page's template: they turn values of the model into the words that terminal and
-//! text reports show too.
+//! The filters of the page's template: they convert values of the model to the terms of terminal
+//! and text reports.
 
 use minijinja::Environment;
 use minijinja::value::Serde;
@@ -17,10 +17,8 @@ use model::trend::FabricPart;
 use model::unit::Unit;
 use model::verdict::{Finding, Locus};
 
-/// Placeholder of an absent value.
 const ABSENT: &str = "–";
 
-/// Adds all filters.
 pub(super) fn add_filters(environment: &mut Environment<'_>) {
     environment.add_filter("short", |text: &str| clip_text(text));
     environment.add_filter("text", |text: &str| clip(text, LONGEST));
@@ -47,7 +45,7 @@ pub(super) fn add_filters(environment: &mut Environment<'_>) {
     environment.add_filter("place", |locus: Serde<Locus>| clip_text(&locus_place(&locus)));
     environment
         .add_filter("class_title", |class: Serde<FindingClass>| class_text::class_title(&class));
-    // Advice with its commands, which stand between backticks, at the odd positions.
+    // Advice with its commands: the odd parts between backticks.
     environment.add_filter("class_advice", |class: Serde<FindingClass>| -> Vec<&'static str> {
         class_text::class_advice(&class).map(|it| it.split('`').collect()).unwrap_or_default()
     });

@@ -12,7 +12,7 @@ use model::run::Run;
 use model::trend::Trend;
 use model::verdict::Finding;
 
-/// Findings whose evidence is open from the start.
+/// Number of findings whose evidence is open from the start.
 const OPEN: usize = 3;
 
 /// Evidence of one or more files with the same text.
@@ -30,11 +30,11 @@ pub(super) struct HtmlFinding<'a> {
     #[serde(flatten)]
     finding: &'a Finding,
     pub(super) anchor: String,
-    /// Place and title, the text of links to it.
+    /// Place and title: the text of links to it.
     pub(super) name: String,
     /// Its domain among those of the filter.
     domain: Option<usize>,
-    /// Its node's place on the page.
+    /// The anchor of its node on the page.
     pub(super) node: Option<String>,
     trend: Option<Sparkline>,
     evidence_groups: Vec<EvidenceGroup>,
@@ -43,7 +43,7 @@ pub(super) struct HtmlFinding<'a> {
     open: bool,
 }
 
-/// The findings of the page, worst first as the judge ordered them.
+/// The findings of the page, worst first in the judge's order.
 pub(super) fn build_findings<'a>(
     run: &'a Run,
     trends: &[Trend],

@@ -1,5 +1,5 @@
-//! Each node twice: as a tile in its rack, and as a line with the reason of its
-//! outcome. A tile links to its line.
+//! Each node twice: as a tile in its rack, and as a line with the reason of its outcome. A tile
+//! links to its line.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use model::run::Run;
 use model::trend::Trend;
 use model::verdict::{NodeVerdict, Outcome};
 
-/// Nodes that have a tile and a line; the rest are counted. A tile and a line
-/// together take some 200 bytes of the page.
+/// Most nodes with a tile and a line; the rest are counted. A tile and a line together take about
+/// 200 bytes of the page.
 const MOST: usize = 6_000;
-/// Passing nodes whose lines are shown from the start.
+/// Most passing nodes whose lines are shown from the start.
 const FEW: usize = 40;
-/// Findings named in a node's line.
+/// Most findings named in a node's line.
 const NAMED: usize = 6;
 
-/// Nodes that share a rack, a block, a domain.
+/// Nodes that share a rack, a block or a domain.
 #[derive(Serialize)]
 pub(super) struct HtmlRack {
     name: String,
-    /// Its number among the domains of the filter; absent where it is none.
+    /// Its number among the domains of the filter; absent if it is not one of them.
     domain: Option<usize>,
     words: String,
     tiles: Vec<HtmlNodeTile>,
@@ -38,7 +38,6 @@ struct HtmlNodeTile {
     outcome: &'static str,
 }
 
-/// One node's line.
 #[derive(Serialize)]
 pub(super) struct HtmlNodeLine<'a> {
     #[serde(flatten)]
@@ -60,19 +59,17 @@ pub(super) struct HtmlPassingGroup<'a> {
     rows: Vec<HtmlNodeLine<'a>>,
 }
 
-/// Everything about nodes.
 pub(super) struct HtmlFleet<'a> {
     pub(super) racks: Vec<HtmlRack>,
     /// Nodes that do not pass, the worst first.
     pub(super) troubled: Vec<HtmlNodeLine<'a>>,
     pub(super) passing: Vec<HtmlPassingGroup<'a>>,
-    /// Nodes without a tile.
     pub(super) more: usize,
     /// The lines of nodes, by their names.
     pub(super) places: BTreeMap<String, String>,
 }
 
-/// Lays out all nodes, and gives findings the anchors of their nodes.
+/// Lays out all nodes, and adds the anchors of their nodes to findings.
 pub(super) fn build_fleet<'a>(
     run: &'a Run,
     trends: &[Trend],
@@ -151,8 +148,8 @@ fn build_racks(
     let mut order: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
     let nowhere = (usize::MAX, usize::MAX);
     order.sort_by_key(|n| claimed.get(n.node.as_str()).copied().unwrap_or(nowhere));
-    // Domains of one node each would be a heading a tile: their leaf, where
-    // one is claimed, locates them better.
+    // Domains of one node each would give one heading per tile: their leaf, if claimed, locates
+    // them better.
     let mut size: BTreeMap<&str, usize> = BTreeMap::new();
     for node in &order {
         *size.entry(node.domain.as_ref().map_or("", |d| d.as_str())).or_default() += 1;

@@ -1,5 +1,5 @@
-//! Readings of parts over runs as small lines, with the usual band, alarms and changes.
-//! Nothing is judged.
+//! Readings of parts over runs as sparklines, with the usual band, alarms and changes. Nothing is
+//! judged.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use model::text::format_percent;
 use model::trend::{FabricPart, FabricPartKind, RunChangeKind, Trend, TrendPoint};
 use model::verdict::{Locus, LocusKind};
 
-/// Lines of parts to which something happened; the rest are counted.
+/// Most lines of parts with an event; the rest are counted.
 const ROWS: usize = 120;
-/// Lines of parts to which nothing happened.
+/// Most lines of parts without an event.
 const CALM: usize = 12;
-/// Points of one line; what is older is left out.
+/// Most points of one line; older points are left out.
 const POINTS: usize = 120;
 /// Size of a line, in pixels.
 const WIDTH: f64 = 160.0;
@@ -42,7 +42,7 @@ pub(super) struct HtmlTrendRow {
     changes: Vec<String>,
 }
 
-/// The history of parts: those that rang first; and how many are left out.
+/// The history of parts, those with alarms first; and the number of lines left out.
 pub(super) fn build_history(trends: &[Trend]) -> (Vec<HtmlTrendRow>, usize) {
     // A single point is not a history.
     let mut order: Vec<&Trend> = trends.iter().filter(|t| 1 < t.points.len()).collect();
@@ -93,7 +93,7 @@ fn build_row(trend: &Trend) -> HtmlTrendRow {
     }
 }
 
-/// A part as people write it.
+/// A part as users write it.
 pub(super) fn part_name(part: &FabricPart) -> String {
     let mut out = match (&part.node, part.gpu, &part.domain) {
         (Some(node), Some(gpu), _) => format!("{node}:{gpu}"),
@@ -113,7 +113,7 @@ pub(super) fn part_name(part: &FabricPart) -> String {
     clip_text(&out)
 }
 
-/// The line of the part that a finding is about, where there is one.
+/// The line of a finding's part, if it has one.
 pub(super) fn sparkline_for_locus(locus: &Locus, trends: &[Trend]) -> Option<Sparkline> {
     let kind = match locus.kind {
         LocusKind::Gpu | LocusKind::Direction => FabricPartKind::Gpu,
@@ -133,7 +133,7 @@ pub(super) fn sparkline_for_locus(locus: &Locus, trends: &[Trend]) -> Option<Spa
     strongest_alarm(trends.iter().filter(fits)).map(draw_sparkline)
 }
 
-/// The line of a node, of all of its own: that of the part of it that rang loudest.
+/// A node's line: of its part with the strongest alarm.
 pub(super) fn sparkline_for_node(own: &[&Trend]) -> Option<Sparkline> {
     let own = |kind: FabricPartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
     strongest_alarm(own(FabricPartKind::Node))
@@ -145,11 +145,11 @@ fn strongest_alarm<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Tr
     let loud = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
     trends
         .filter(|t| 1 < t.points.len())
-        // Of equals the first, so that the page does not depend on chance.
+        // Of equal parts the first, so that the page is deterministic.
         .reduce(|best, t| if loud(best) < loud(t) { t } else { best })
 }
 
-/// Draws one line. Only numbers of our own get into the markup.
+/// Draws one line. Only fabricgate's own numbers enter the markup.
 fn draw_sparkline(trend: &Trend) -> Sparkline {
     let from = trend.points.len().saturating_sub(POINTS);
     let points = &trend.points[from..];
@@ -158,14 +158,14 @@ fn draw_sparkline(trend: &Trend) -> Sparkline {
         points.iter().enumerate().filter(|(_, p)| finite(p)).map(|(i, p)| (i, p.value)).collect();
     let band = trend.baseline.as_ref().filter(|b| b.mean.is_finite() && b.spread.is_finite());
     let band = band.map(|b| {
-        // Three standard deviations: what is seldom exceeded by chance.
+        // Three standard deviations: chance seldom exceeds them.
         let half = (3.0 * b.spread * b.mean).abs();
         (b.mean - half, b.mean + half)
     });
     let ends = values.iter().map(|(_, v)| *v).chain(band.iter().flat_map(|(a, b)| [*a, *b]));
     let low = ends.clone().fold(f64::INFINITY, f64::min);
     let high = ends.fold(f64::NEG_INFINITY, f64::max);
-    // A part that never moves is a line in the middle, not noise made large.
+    // A constant part is a line in the middle, not enlarged noise.
     let room = (high - low).max(0.02 * high.abs()).max(f64::MIN_POSITIVE);
     let middle = f64::midpoint(low, high);
     let y = |v: f64| HEIGHT / 2.0 - (v - middle) / room * (HEIGHT - 2.0 * EDGE);

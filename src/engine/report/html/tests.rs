@@ -1,4 +1,4 @@
-//! The page against fixture runs: its words, its escapes, its size.
+//! The page for fixture runs: its text, its escapes, its size.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn html(run: &Run) -> String {
     render(run, &HtmlPageContext::default()).expect("every run has a page")
 }
 
-/// The words of a page with one line per block: no style, script, figure or tag.
+/// The text of a page with one line per block, without style, script, figures and tags.
 fn skeleton(page: &str) -> String {
     let mut text = page.to_owned();
     for tag in ["style", "script", "svg"] {
@@ -81,7 +81,7 @@ fn what_lies_between_claimed_domains_is_drawn_under_a_name_of_its_own() {
         cell.domain = None;
     }
     let words = skeleton(&html(&run));
-    // The bad GPU is low there, so it is neither a pass nor left out.
+    // The bad GPU is low in this test, so the test neither passes nor is left out.
     assert!(words.contains("| between domains | | degraded | | – | | – |"), "{words}");
     assert!(words.contains("# between domains"), "{words}");
     run.claims.domains.clear();
@@ -108,7 +108,7 @@ fn a_page_needs_nothing_from_outside() {
     }
 }
 
-/// Cells without nodes, without numbers, with numbers that are none.
+/// Cells without nodes, without numbers, with invalid numbers.
 #[test]
 fn odd_cells_render_in_every_format() {
     let mut run = fixture::hgx();
@@ -162,7 +162,7 @@ fn a_rack_is_well_under_two_megabytes() {
     assert!(size < 600_000, "{size}");
 }
 
-/// Many racks, all with the cells of one.
+/// Many racks with the same cells.
 fn fleet(racks: usize, bad: usize) -> Run {
     let mut run = fixture::rack();
     let (cells, findings) = (std::mem::take(&mut run.cells), run.verdicts.findings.clone());
@@ -273,7 +273,7 @@ fn rails_and_leaves_have_figures_of_their_own() {
 #[test]
 fn the_page_of_ten_thousand_nodes_is_small_enough_to_open() {
     let [few, many] = [2_500, 10_000].map(|nodes| html(&fixture::fleet(nodes)).len());
-    // Four times the nodes, and what does not depend on them.
+    // Four times the nodes, and the part that does not depend on their number.
     assert!(many < 5 * few, "{few} and {many} bytes");
     assert!(many < 20_000_000, "{many} bytes");
 }

@@ -1,5 +1,5 @@
-//! Every gauge of state there is: its name, unit, labels and meaning, in one place
-//! that the text, the documentation and the tests share.
+//! Every gauge of the state: its name, unit, labels and meaning, in one place for the text, the
+//! documentation and the tests.
 
 use super::exposition::MetricDefinition;
 
@@ -11,7 +11,7 @@ macro_rules! meanings {
                 MetricDefinition { name: $name, unit: $unit, help: $help, labels: &[$($label),*] };
         )*
 
-        /// All of them, in the order in which they are shown.
+        /// All gauges, in display order.
         pub static ALL: &[&MetricDefinition] = &[$(&$id),*];
     };
 }

@@ -1,5 +1,5 @@
-//! Families of series as text: OpenMetrics for scrapers, and the older
-//! text format for node-exporter's textfile collector, which knows no other.
+//! Families of series as text: OpenMetrics for scrapers, and the older text format for
+//! node-exporter's textfile collector, which supports no other.
 //!
 //! Encodes only; `definitions` lists the series.
 
@@ -12,17 +12,17 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What every name begins with.
+/// The prefix of every name.
 pub const PREFIX: &str = "fabricgate";
 
-/// What a family is called, and means.
+/// The name and meaning of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricDefinition {
     /// Its name without prefix and unit.
     pub name: &'static str,
-    /// Its base unit, which ends its name.
+    /// Its base unit, the suffix of its name.
     pub unit: Option<&'static str>,
-    /// What its numbers say, without the full stop.
+    /// The meaning of its numbers, without the full stop.
     pub help: &'static str,
     /// The labels of its series, in order.
     pub labels: &'static [&'static str],
@@ -41,9 +41,9 @@ impl MetricDefinition {
 /// A gauge with all its series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFamily {
-    /// What it is.
+    /// Its definition.
     pub definition: &'static MetricDefinition,
-    /// Values of its labels, and its number.
+    /// Label values and number of each series.
     pub series: Vec<(Vec<String>, f64)>,
 }
 
@@ -53,7 +53,8 @@ impl MetricFamily {
         Self { definition, series: Vec::new() }
     }
 
-    /// One more series. What is no finite number is left out: it would be shown as one.
+    /// Adds a series. A number that is not finite is left out, because a scraper would store it as
+    /// a number.
     pub fn add<const N: usize>(&mut self, values: [&str; N], number: f64) {
         debug_assert_eq!(N, self.definition.labels.len(), "{}", self.definition.name);
         if number.is_finite() {
@@ -62,12 +63,12 @@ impl MetricFamily {
     }
 }
 
-/// A label's value without what would break a line or colour a terminal.
+/// A label's value without characters that would break a line or colour a terminal.
 fn to_printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
-/// Families as a registry takes them.
+/// Families in the form that a registry expects.
 #[derive(Debug)]
 struct MetricCollector(Vec<MetricFamily>);
 
@@ -77,7 +78,7 @@ impl Collector for MetricCollector {
     }
 }
 
-/// Writes families where a registry asks for them.
+/// Encodes families with a registry.
 pub fn encode_families(
     families: &[MetricFamily],
     mut encoder: DescriptorEncoder<'_>,
@@ -93,7 +94,7 @@ pub fn encode_families(
             let labels: Vec<(&str, &str)> =
                 meaning.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
             match labels.is_empty() {
-                // A family of no labels would be shown with empty braces.
+                // A family without labels would get empty braces.
                 true => metric.encode_gauge(number)?,
                 false => metric.encode_family(&labels)?.encode_gauge(number)?,
             }
@@ -118,9 +119,8 @@ pub fn render_openmetrics(families: Vec<MetricFamily>) -> String {
     text
 }
 
-/// Families in the text format that was before OpenMetrics (version 0.0.4), with
-/// neither units, nor moments, nor a mark of the end: node-exporter refuses
-/// moments, and takes the rest for remarks.
+/// Families in the text format before OpenMetrics (version 0.0.4), without units, timestamps and
+/// end mark: node-exporter refuses timestamps, and treats the rest as comments.
 pub fn render_classic(families: &[MetricFamily]) -> String {
     let mut text = String::new();
     for MetricFamily { definition: meaning, series } in
@@ -142,7 +142,7 @@ pub fn render_classic(families: &[MetricFamily]) -> String {
     text
 }
 
-/// The three characters that mean something inside a label's value.
+/// Escapes the three special characters of a label's value.
 fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

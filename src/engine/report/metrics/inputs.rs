@@ -1,7 +1,7 @@
-//! The state that monitoring shows, from runs, certificates and the gate's record.
+//! The state for monitoring, from runs, certificates and the gate's record.
 //!
-//! Per node the newest run counts that judged it; an interrupted run only for what
-//! it says against a node, because it left the rest unmeasured. Nothing is opened.
+//! For each node the newest run that judged it counts; an interrupted run counts only for its
+//! findings about a node, because it left the rest unmeasured. No file is opened here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,30 +24,30 @@ use model::verdict::{Outcome, Verdicts};
 pub struct RunNodeMetrics {
     /// Its domain.
     pub domain: Option<DomainName>,
-    /// How it came out.
+    /// Its outcome.
     pub outcome: Outcome,
     /// The smallest degradation that was detectable.
     pub detectable: Option<f64>,
 }
 
-/// One run that ended, as far as monitoring shows it.
+/// One completed run, as far as monitoring needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunMetrics {
     /// Its profile.
     pub profile: String,
     /// When it was made, in seconds since 1970.
     pub at: i64,
-    /// How long it took, where it went from its start to its end at one go.
+    /// Its duration, if it ran without interruption.
     pub seconds: Option<f64>,
-    /// Every step of its plan was tried.
+    /// Whether every step of its plan was tried.
     pub is_complete: bool,
-    /// It measured a simulated fabric, or a stored run.
+    /// Whether it measured a simulated fabric, or replayed a stored run.
     pub is_simulated: bool,
-    /// How many nodes were claimed in all.
+    /// The number of claimed nodes.
     pub fleet: usize,
-    /// It proposed nothing, for a reason that is about more than one node.
+    /// Whether it proposed nothing, for a reason that concerns more than one node.
     pub is_frozen: bool,
-    /// Counts of it, as they are shown where it is the last of its profile.
+    /// Its counts, for display if it is the last run of its profile.
     pub counts: ProfileMetricsState,
     /// Its nodes.
     pub nodes: BTreeMap<NodeName, RunNodeMetrics>,
@@ -74,32 +74,32 @@ impl RunMetrics {
     }
 }
 
-/// What the state is made of.
+/// The inputs of the state.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricsInputs<'a> {
-    /// Runs that ended, newest first.
+    /// Completed runs, newest first.
     pub runs: &'a [&'a RunMetrics],
-    /// Levels by place in `runs`, of those that are the newest of some node.
+    /// Levels by index in `runs`, for runs that are the newest of some node.
     pub levels: &'a BTreeMap<usize, BTreeMap<NodeName, BTreeMap<PathClass, f64>>>,
     /// Certificates, void or not.
     pub certificates: &'a [&'a Certificate],
-    /// The gate's record, where there is a gate.
+    /// The gate's record, if there is a gate.
     pub ledger: Option<&'a JournalState>,
-    /// What is claimed of the fleet, where it is at hand.
+    /// The claims about the fleet, if available.
     pub fleet: Option<&'a Claims>,
-    /// The rules of the gate.
+    /// The policy of the gate.
     pub policy: &'a Policy,
-    /// Drift alarms that stand.
+    /// Active drift alarms.
     pub alarms: &'a [OpenAlarm],
-    /// The history could be read, or there is none.
+    /// Whether the history could be read, or does not exist.
     pub is_history_read: bool,
-    /// What could not be read.
+    /// Number of files that could not be read.
     pub problems: usize,
-    /// The present moment.
+    /// The present time.
     pub now: &'a ClockStamp,
 }
 
-/// Which of the runs, newest first, are the newest of some node.
+/// The runs, newest first, that are the newest of some node.
 pub fn newest_runs(runs: &[&RunMetrics]) -> BTreeMap<NodeName, usize> {
     let mut newest = BTreeMap::new();
     for (at, run) in runs.iter().enumerate() {
@@ -110,7 +110,7 @@ pub fn newest_runs(runs: &[&RunMetrics]) -> BTreeMap<NodeName, usize> {
     newest
 }
 
-/// The state of it all.
+/// Builds the state.
 pub fn build_state(from: &MetricsInputs<'_>) -> MetricsState {
     let nodes = build_nodes(from);
     MetricsState {
@@ -132,7 +132,7 @@ fn build_nodes(from: &MetricsInputs<'_>) -> BTreeMap<NodeName, NodeMetricsState>
         nodes.entry(node.clone()).or_default().domain = Some(domain.clone());
     }
     for run in from.runs {
-        // A node that only an interrupted run lists, without a verdict, is known by name.
+        // A node that appears without a verdict in interrupted runs only is known by name.
         for (node, verdict) in &run.nodes {
             let it = nodes.entry(node.clone()).or_default();
             it.domain = it.domain.take().or_else(|| verdict.domain.clone());
@@ -155,7 +155,7 @@ fn build_nodes(from: &MetricsInputs<'_>) -> BTreeMap<NodeName, NodeMetricsState>
         it.domain = it.domain.take().or_else(|| certificate.domain.clone());
     }
     for alarm in from.alarms {
-        // The history remembers nodes that are gone; they are not brought back.
+        // The history contains nodes that no longer exist; they are not added again.
         if let Some(it) = alarm.part.node.as_ref().and_then(|node| nodes.get_mut(node)) {
             it.alarms.push(alarm.clone());
         }
@@ -163,7 +163,7 @@ fn build_nodes(from: &MetricsInputs<'_>) -> BTreeMap<NodeName, NodeMetricsState>
     nodes
 }
 
-/// The alarms of domains that a known node is in.
+/// The alarms of domains that contain a known node.
 fn build_drifts(
     from: &MetricsInputs<'_>,
     nodes: &BTreeMap<NodeName, NodeMetricsState>,

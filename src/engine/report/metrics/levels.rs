@@ -1,9 +1,8 @@
-//! How far below expectation the worst part of each node was in a run, by kind of
-//! path (`fabricgate.levels/1`): what monitoring draws over time.
+//! How far below expectation the worst part of each node was in a run, by kind of path
+//! (`fabricgate.levels/1`): the input for dashboards over time.
 //!
-//! A number for dashboards, not a verdict: who is to blame, the judge says. A
-//! part counts by the median over its partners, so that a node does not look bad
-//! for one bad neighbour.
+//! A number for dashboards, not a verdict: only the judge blames parts. A part counts by the median
+//! over its partners, so that a node does not look bad because of one bad partner.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use model::stats::median;
 /// The format of a run's levels.
 pub const LEVELS_FORMAT: &str = "fabricgate.levels/1";
 
-/// Which way data went.
+/// The path of the data.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -67,13 +66,13 @@ impl PathClass {
     }
 }
 
-/// What the nodes of a run showed.
+/// The levels of a run's nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunLevels {
     /// `fabricgate.levels/1`.
     pub format: String,
-    /// The worst share of what was expected, by node and kind of path. What was
-    /// not measured, or has no expectation, is absent.
+    /// The worst share of the expected value, by node and kind of path. Absent if it was not
+    /// measured, or has no expectation.
     pub nodes: BTreeMap<NodeName, BTreeMap<PathClass, f64>>,
 }
 
@@ -90,7 +89,7 @@ struct LevelEnd<'a> {
 
 /// The levels of these cells.
 pub fn compute_levels(cells: &[MeasuredCell]) -> RunLevels {
-    // Readings of one path are one number, and so are the partners of one end.
+    // The readings of one path are combined into one number, and so are the partners of one end.
     let mut paths: BTreeMap<(LevelEnd<'_>, &NodeName, Option<u32>), Vec<f64>> = BTreeMap::new();
     for cell in cells {
         let (Some(class), Some(ratio)) = (PathClass::from_cell(cell), cell.ratio) else { continue };
@@ -113,7 +112,7 @@ pub fn compute_levels(cells: &[MeasuredCell]) -> RunLevels {
     let mut nodes: BTreeMap<NodeName, BTreeMap<PathClass, f64>> = BTreeMap::new();
     for (end, mut partners) in ends {
         let level = match end.class {
-            // Both ends are the node's own, so that the worst path is too.
+            // Both ends belong to the node, so the worst path does too.
             PathClass::Inside | PathClass::Memory | PathClass::Host => {
                 partners.iter().copied().reduce(f64::min)
             }

@@ -45,11 +45,11 @@ fn beyond_the_limit_only_those_that_are_not_well_are_shown_and_the_cut_is_told()
     let text = render_text(&many, 4);
     assert!(text.contains("fabricgate_nodes_left_out 2\n"), "{text}");
     assert!(!text.contains("node=\"n1\"") && text.contains("node=\"n3\""), "{text}");
-    // One that passed and is certified no more is not simply well.
+    // A node that passed and whose certificate has expired does not count as healthy.
     let spent = CertificateValidity { issued: 1, expires: 4_000, is_void: false };
     many.nodes.get_mut(&"n4".into()).expect("there").certificate = Some(spent);
     assert!(render_text(&many, 4).contains("fabricgate_nodes_left_out 1\n"));
-    // The worst stay where there is no room for all of them either.
+    // The worst nodes stay even if there is no room for all nodes.
     let text = render_text(&many, 1);
     assert!(text.contains("node=\"n5\"") && text.contains("fabricgate_nodes_left_out 4\n"));
     assert!(!text.contains("node=\"n2\""), "{text}");

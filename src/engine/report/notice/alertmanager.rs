@@ -1,8 +1,8 @@
-//! News as alerts of Alertmanager's API (`POST /api/v2/alerts`).
+//! Changes as alerts for Alertmanager's API (`POST /api/v2/alerts`).
 //!
-//! Labels are the same for the same thing in every message, so that Alertmanager
-//! knows it again; severity and words that change are no labels of the thing.
-//! Standing alerts are repeated each time, resolved alerts end now.
+//! The labels of a matter are the same in every message, so that Alertmanager recognises it;
+//! severity and variable text are not labels. Active alerts are repeated each time, resolved alerts
+//! end now.
 
 use serde_json::{Map, Value, json};
 
@@ -13,10 +13,10 @@ use model::finding_class::FindingClass;
 use model::run::simulation_notice;
 use model::time_format::format_rfc3339;
 
-/// How long something that happened once is shown.
+/// How long a one-time event is displayed, in seconds.
 const ONCE_S: i64 = 900;
 
-/// The alerts. What stands lasts until `stands_s` from now, unless it is repeated.
+/// The alerts. Active ones last until `stands_s` from now, unless they are repeated.
 pub fn build_payload(
     news: &NoticeChanges,
     about: &MessageContext<'_>,
@@ -52,7 +52,7 @@ fn alert_name(event: NoticeEvent) -> &'static str {
 fn build_alert(item: &NoticeItem, about: &MessageContext<'_>, ends: &str) -> Value {
     let mut labels = Map::new();
     let mut label = |name: &str, value: &str| {
-        // Alertmanager takes an empty label for none.
+        // Alertmanager ignores an empty label.
         if !value.is_empty() {
             labels.insert(name.to_owned(), Value::from(value));
         }

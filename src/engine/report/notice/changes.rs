@@ -1,7 +1,6 @@
-//! Which notices are news to one receiver, by the notices it received before.
+//! The notices that are new for a receiver, compared with those it has received.
 //!
-//! The memory is a value (`fabricgate.notified/1`); it changes only when a message
-//! has arrived.
+//! The state is a value (`fabricgate.notified/1`); it only changes after a message was delivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +12,16 @@ use super::{NoticeEvent, NoticeItem, NoticeOccasion};
 /// The format of the delivery state.
 pub const NOTIFIED_FORMAT: &str = "fabricgate.notified/1";
 
-/// A share that is lower than the reported one by this much is worse: readings of one
-/// part lie within 2 % of each other, and noise is not news.
+/// A share that is lower than the reported one by this much is worse: readings of one part lie
+/// within 2 % of each other, and noise is not an event.
 const WORSE: f64 = 0.05;
 
-/// An hour, in seconds.
 const HOUR_S: i64 = 3_600;
 
-/// The longest delivery: ten minutes and a little, as the configuration bounds it.
+/// The longest delivery: the ten minutes that the configuration allows, and a margin.
 const LONGEST_S: i64 = 660;
 
-/// Most things that happened once and are kept for a later message.
+/// Most one-time events that are kept for a later message.
 const KEPT: usize = 100;
 
 /// The delivered notices of all receivers.
@@ -44,49 +42,49 @@ impl Default for DeliveryState {
 /// The delivered notices of one receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceiverState {
-    /// Delivered notices that still stand, by key.
+    /// Delivered notices that are still active, by key.
     #[serde(default)]
     pub told: BTreeMap<String, NoticeItem>,
-    /// When messages went to it, in seconds since 1970, of the last hour.
+    /// Times of the messages of the last hour, in seconds since 1970.
     #[serde(default)]
     pub sent: Vec<i64>,
-    /// What happened once and did not reach it yet.
+    /// One-time events that were not delivered yet.
     #[serde(default)]
     pub kept: Vec<NoticeItem>,
-    /// Messages that were held back since the last that went.
+    /// Messages that were held back since the last delivered one.
     #[serde(default)]
     pub withheld: u32,
-    /// A delivery to it is in progress, until then at most, in seconds since 1970.
+    /// Set while a delivery is in progress: its latest end, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub being_told_until: Option<i64>,
 }
 
-/// What one receiver hears.
+/// The notices for one receiver, compared with its state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoticeChanges {
-    /// What is new, changed or worse.
+    /// New, changed and worse notices.
     pub fresh: Vec<NoticeItem>,
     /// Delivered notices that are over.
     pub resolved: Vec<NoticeItem>,
-    /// What stands and it knows already.
+    /// Active notices that were delivered already.
     pub ongoing: Vec<NoticeItem>,
-    /// What stood as another event, and does so no more.
+    /// Notices whose event has changed.
     pub replaced: Vec<NoticeItem>,
-    /// Keys of what is over, and of which it does not want to hear.
+    /// Keys of resolved notices for events that the receiver did not subscribe to.
     pub forgotten: Vec<String>,
     /// Messages that were held back before this one.
     pub withheld: u32,
 }
 
 impl NoticeChanges {
-    /// Whether there is no news.
+    /// Whether there is nothing to deliver.
     pub fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.resolved.is_empty()
     }
 }
 
 impl ReceiverState {
-    /// What of an occasion this receiver hears, which asked for these events.
+    /// The changes for a receiver that subscribes to these events.
     pub fn find_changes(
         &self,
         occasion: &NoticeOccasion,
@@ -101,7 +99,7 @@ impl ReceiverState {
             }
             match self.told.get(&item.key) {
                 Some(known) if !is_change(known, item) => {
-                    // A node that could not be judged again stays what it was.
+                    // A node that could not be judged again keeps its earlier state.
                     let stands = if known.event == item.event { item } else { known };
                     news.ongoing.push(stands.clone());
                 }
@@ -135,25 +133,25 @@ impl ReceiverState {
         news
     }
 
-    /// Whether a delivery to it is in progress. A time further ahead than the longest
-    /// delivery was written by a clock that was put back since.
+    /// Whether a delivery to it is in progress. An end further ahead than the longest delivery was
+    /// written by a clock that has been set back since.
     pub fn is_delivering(&self, now: i64) -> bool {
         self.being_told_until.is_some_and(|until| (now + 1..=now + LONGEST_S).contains(&until))
     }
 
-    /// Whether one more message may go now: so many an hour.
+    /// Whether another message may be sent now, by the hourly limit.
     pub fn may_send(&self, now: i64, per_hour: usize) -> bool {
         self.sent.iter().filter(|at| is_recent(**at, now)).count() < per_hour
     }
 
-    /// A message with this news has arrived.
+    /// Records that a message with these changes was delivered.
     pub fn record_delivery(&mut self, news: &NoticeChanges, now: i64) {
         self.sent.retain(|at| is_recent(*at, now));
         self.sent.push(now);
         self.kept.clear();
         self.withheld = 0;
-        // What stands was delivered before. Were it kept as it is now, a slow decline would be
-        // measured from its last small step, and be no news for ever.
+        // Active notices were delivered before and keep their delivered value. Otherwise a slow
+        // decline would be compared with its last small step and never be reported.
         for item in news.fresh.iter().filter(|it| it.event.is_ongoing()) {
             self.told.insert(item.key.clone(), item.clone());
         }
@@ -162,8 +160,8 @@ impl ReceiverState {
         }
     }
 
-    /// A message was held back or did not arrive: what happened once is kept for
-    /// the next, what stands will be there again.
+    /// Records that a message was held back or not delivered: one-time events are kept for the next
+    /// message, active notices will be found again.
     pub fn record_failure(&mut self, news: &NoticeChanges, is_limited: bool) {
         let once = news.fresh.iter().filter(|it| !it.event.is_ongoing());
         let mut kept: Vec<NoticeItem> = once.cloned().collect();
@@ -175,7 +173,8 @@ impl ReceiverState {
         }
     }
 
-    /// Forgets resolved notices that the receiver did not ask for; whether there was any.
+    /// Removes resolved notices that the receiver did not subscribe to; returns whether there were
+    /// any.
     pub fn forget_unwanted(&mut self, news: &NoticeChanges) -> bool {
         let before = self.told.len();
         self.told.retain(|key, _| !news.forgotten.contains(key));
@@ -183,8 +182,8 @@ impl ReceiverState {
     }
 }
 
-/// Whether there is more to report than was delivered: another event or class, or worse.
-/// That a node could not be judged again does not end what was known of it.
+/// Whether a notice exceeds the delivered one: another event or class, or worse. A node that could
+/// not be judged again keeps its earlier state.
 fn is_change(known: &NoticeItem, item: &NoticeItem) -> bool {
     if item.event == NoticeEvent::Unknown
         && matches!(known.event, NoticeEvent::Degraded | NoticeEvent::Failed)
@@ -196,6 +195,6 @@ fn is_change(known: &NoticeItem, item: &NoticeItem) -> bool {
 }
 
 fn is_recent(at: i64, now: i64) -> bool {
-    // A clock that was put back must not silence everything for ever.
+    // A clock that was set back must not suppress messages forever.
     (now - HOUR_S..=now).contains(&at)
 }

@@ -1,5 +1,5 @@
-//! A message as one JSON document (`fabricgate.notice/1`), for receivers of one's
-//! own, and the words that the others share.
+//! A message as one JSON document (`fabricgate.notice/1`), for custom receivers, and the text that
+//! the other formats share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,6 @@ pub(super) const GROUPS: usize = 12;
 /// Longest list of nodes in a sentence.
 const NODES: usize = 160;
 
-/// Domains that a sentence names.
 const DOMAINS: usize = 8;
 
 /// A message.
@@ -30,29 +29,29 @@ const DOMAINS: usize = 8;
 pub struct Notice {
     /// `fabricgate.notice/1`.
     pub format: String,
-    /// When, RFC 3339.
+    /// Time of the message, RFC 3339.
     pub at: String,
     /// The version of fabricgate.
     pub version: String,
-    /// Which cluster, as the configuration calls it.
+    /// The cluster's name in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
-    /// One line.
+    /// The title, in one line.
     pub title: String,
-    /// The most urgent of its items: critical, warning, info.
+    /// The severity of its most urgent item: critical, warning, info.
     pub severity: String,
-    /// It is a test, and nothing has happened.
+    /// Whether it is a test message without an event.
     pub test: bool,
-    /// It is of a simulated fabric: no hardware was measured.
+    /// Whether it is about a simulated fabric: no hardware was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// What is new, changed or worse.
+    /// New, changed and worse notices.
     pub items: Vec<NoticeItem>,
-    /// Earlier notices that are over.
+    /// Earlier notices that have ended.
     pub over: Vec<NoticeItem>,
-    /// Messages that were held back before this one, for their number.
+    /// Messages that the hourly limit held back before this one.
     pub withheld: u32,
-    /// The run, where there is one.
+    /// The run, if the message is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// Its profile.
@@ -63,10 +62,10 @@ pub struct Notice {
     pub folder: Option<String>,
 }
 
-/// Where and when a message is written.
+/// The origin and time of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageContext<'a> {
-    /// Which cluster.
+    /// The cluster's name.
     pub site: Option<&'a str>,
     /// When, RFC 3339.
     pub at: &'a str,
@@ -76,13 +75,13 @@ pub struct MessageContext<'a> {
     pub profile: Option<&'a str>,
     /// Its folder.
     pub folder: Option<&'a str>,
-    /// It is a test.
+    /// Whether it is a test message.
     pub is_test: bool,
-    /// The run measured a simulated fabric.
+    /// Whether the run measured a simulated fabric.
     pub is_simulated: bool,
 }
 
-/// News as a message.
+/// Builds a message from changes.
 pub fn build_notice(news: &NoticeChanges, about: &MessageContext<'_>) -> Notice {
     let urgency =
         |severity: &str| ["info", "warning", "critical"].iter().position(|it| *it == severity);
@@ -146,24 +145,24 @@ fn notice_title(news: &NoticeChanges, about: &MessageContext<'_>) -> String {
     format!("fabricgate{site}: {what}{profile}{simulated}")
 }
 
-/// Items that read alike, as one.
+/// Items with the same text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NoticeGroup<'a> {
     /// The event.
     pub event: NoticeEvent,
-    /// What, with where.
+    /// The matter and its place.
     pub head: String,
-    /// How bad, of the worst.
+    /// The severity of the worst item.
     pub how: String,
-    /// What was done.
+    /// The action that was taken.
     pub done: Option<&'a str>,
-    /// What to do next.
+    /// The operator's next step.
     pub next: Option<&'a str>,
 }
 
 /// Items by their text, the most urgent first.
 pub(super) fn group_items(items: &[NoticeItem]) -> Vec<NoticeGroup<'_>> {
-    /// What, where, and what was done.
+    /// The event, the matter and the action that was taken.
     type NoticeGroupKey<'a> = (NoticeEvent, &'a str, Option<&'a str>);
     let mut alike: Vec<(NoticeGroupKey<'_>, Vec<&NoticeItem>)> = Vec::new();
     for item in items {
@@ -191,7 +190,7 @@ fn build_group<'a>(
     done: Option<&'a str>,
     items: &[&'a NoticeItem],
 ) -> NoticeGroup<'a> {
-    // What has no number is not the worst.
+    // Items without a number come last.
     let ratio = |it: &NoticeItem| it.ratio.unwrap_or(f64::MAX);
     let worst = items.iter().copied().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
     let share = worst.and_then(format_share).map(|it| format!(" [{it}]")).unwrap_or_default();
@@ -201,7 +200,7 @@ fn build_group<'a>(
     NoticeGroup { event, head: format!("{}{what}", format_place(items)), how, done, next }
 }
 
-/// Which nodes, or which domains, with a colon behind it; nothing where neither.
+/// The nodes, or else the domains, followed by a colon; empty without either.
 fn format_place(items: &[&NoticeItem]) -> String {
     let nodes: Vec<&NodeName> = items.iter().filter_map(|it| it.node.as_ref()).collect();
     let nodes = clip(&to_plain(&hostlist::fold(nodes.iter().map(|it| it.as_str()))), NODES);

@@ -1,5 +1,5 @@
-//! A message as a Slack webhook takes it: blocks, with the three characters
-//! escaped that mean something there, within Slack's limits.
+//! A message in the format of a Slack webhook: blocks within Slack's limits, with Slack's three
+//! special characters escaped.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const SECTION: usize = 3_000;
 pub fn build_payload(notice: &Notice) -> Value {
     let mut blocks = vec![json!({
         "type": "header",
-        // Plain text is shown as it is, and is not escaped.
+        // Plain text is displayed as it is, and is not escaped.
         "text": { "type": "plain_text", "text": cut_text(&notice.title, HEADER), "emoji": false },
     })];
     let fresh = group_items(&notice.items);
@@ -54,7 +54,7 @@ fn section_block(text: &str) -> Value {
     json!({ "type": "section", "text": { "type": "mrkdwn", "text": cut_text(text, SECTION) } })
 }
 
-/// A text within a limit, its lines kept.
+/// A text within a limit, with its lines preserved.
 fn cut_text(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -78,13 +78,13 @@ fn describe_group(group: &NoticeGroup<'_>) -> String {
     text
 }
 
-/// `&`, `<` and `>` are all that is escaped, so that no name becomes a mention or
-/// a link (`docs.slack.dev/messaging/formatting-message-text`).
+/// Only `&`, `<` and `>` are escaped, so that no name becomes a mention or a link
+/// (`docs.slack.dev/messaging/formatting-message-text`).
 fn escape_text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A text between backticks, which none inside may end.
+/// A text between backticks, without inner backticks that would end it.
 fn code_span(text: &str) -> String {
     escape_text(&text.replace('`', "'"))
 }

@@ -1,4 +1,4 @@
-//! Notices of made-up runs: receivers, frequency and words.
+//! Tests of notices of made-up runs: receivers, frequency and text.
 
 use std::collections::BTreeSet;
 
@@ -203,7 +203,7 @@ fn a_part_is_over_only_where_a_run_looked_at_it() {
         parts.iter().map(|part| over.contains(part)).collect()
     };
 
-    // One node of the domain is unknown: that ends notices about others only.
+    // One node of the domain is unknown: that only ends notices about other nodes.
     let mut run = fixture::rack();
     let unknown = |run: &Run| {
         let nodes = run.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Unknown);
@@ -363,7 +363,6 @@ fn a_group_names_every_domain_that_it_is_about() {
     }
 }
 
-/// A domain whose level drifts.
 fn drifting() -> NoticeItem {
     new_item("drift/domain/d/a".to_owned(), NoticeEvent::Drift, "left what is usual")
 }

@@ -1,5 +1,4 @@
-//! What is drawn over the cells: crosses where one is bad, outlines and names around
-//! what is blamed.
+//! The marks over the cells: crosses on bad cells, outlines and names around blamed parts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +26,7 @@ pub(in crate::report) fn has_too_many_crosses(grid: &HeatmapGrid) -> bool {
     MOST_CROSSES < find_bad_spots(grid).len()
 }
 
-/// A cross in each cell that is not as expected, one path a colour.
+/// A cross in each cell that is not as expected, one path per colour.
 pub(super) fn cross_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     let bad = if has_too_many_crosses(grid) { Vec::new() } else { find_bad_spots(grid) };
@@ -61,7 +60,7 @@ pub(super) fn draw_cross(
     Ok(())
 }
 
-/// Black and white side by side show on every cell and in both themes.
+/// Black and white next to each other are visible on every cell and in both themes.
 pub(super) fn draw_outline(area: &PlotArea<'_>, from: (i32, i32), to: (i32, i32)) -> DrawResult {
     let frame = |by: i32| [(from.0 - by, from.1 - by), (to.0 + by, to.1 + by)];
     area.draw(&Rectangle::new(frame(2), BLACK.stroke_width(1)))?;
@@ -69,7 +68,7 @@ pub(super) fn draw_outline(area: &PlotArea<'_>, from: (i32, i32), to: (i32, i32)
     Ok(())
 }
 
-/// Blamed lines as first index, length and name: all lines of a node as one.
+/// Blamed lines as first index, length and name: all lines of a node form one group.
 pub(super) fn group_blamed(ends: &[GridEnd], blamed: &[usize]) -> Vec<(usize, usize, String)> {
     let mut out = Vec::new();
     let mut first = 0;

@@ -33,14 +33,14 @@ pub(super) fn raise_maxima(most: &mut GpuTelemetrySample, more: &GpuTelemetrySam
 ///
 /// `own` are the process IDs of the probe. `trouble` is the reason if the watching process did not
 /// end by itself. Truncated lines are ignored.
-pub fn summarize_telemetry(said: &str, own: &[u32], trouble: Option<&str>) -> DriverTelemetry {
-    let mut heard = TelemetryLog::default();
-    for line in said.lines() {
+pub fn summarize_telemetry(output: &str, own: &[u32], trouble: Option<&str>) -> DriverTelemetry {
+    let mut log = TelemetryLog::default();
+    for line in output.lines() {
         if let Ok(line) = serde_json::from_str(line) {
-            heard.add_line(line);
+            log.add_line(line);
         }
     }
-    heard.into_summary(own, trouble.unwrap_or("the process that reads them ended too early"))
+    log.into_summary(own, trouble.unwrap_or("the process that reads them ended too early"))
 }
 
 /// Readings parsed up to now.

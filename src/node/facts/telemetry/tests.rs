@@ -18,17 +18,17 @@ struct SequencedLibrary {
 }
 
 impl GpuLibrary for SequencedLibrary {
-    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
-        self.recorded[self.now.get()].query_machine(question)
+    fn query_machine(&self, query: MachineQuery) -> GpuQueryResult {
+        self.recorded[self.now.get()].query_machine(query)
     }
 
-    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
-        self.recorded[self.now.get()].query_gpu(gpu, question)
+    fn query_gpu(&self, gpu: u32, query: GpuQuery) -> GpuQueryResult {
+        self.recorded[self.now.get()].query_gpu(gpu, query)
     }
 }
 
-fn number(recorded: &mut RecordedLibrary, question: GpuQuery, value: u64) {
-    recorded.add_gpu_answer(0, question, Ok(GpuValue::Number(value)));
+fn number(recorded: &mut RecordedLibrary, query: GpuQuery, value: u64) {
+    recorded.add_gpu_answer(0, query, Ok(GpuValue::Number(value)));
 }
 
 fn errors(counter: u32) -> GpuQuery {
@@ -50,7 +50,7 @@ fn hopper(sm_mhz: u64, generation: u64, throttling: u64, pids: &[u32]) -> Record
             number(&mut recorded, GpuQuery::Link(link, LinkNumber::Errors(counter)), 7);
         }
     }
-    for (question, value) in [
+    for (query, value) in [
         (GpuNumber::ClockSm, sm_mhz),
         (GpuNumber::ClockMemory, 2_619),
         (GpuNumber::PowerDraw, 75_500),
@@ -60,7 +60,7 @@ fn hopper(sm_mhz: u64, generation: u64, throttling: u64, pids: &[u32]) -> Record
         (GpuNumber::PcieReplays, 4),
         (GpuNumber::Throttling, throttling),
     ] {
-        number(&mut recorded, GpuQuery::Number(question), value);
+        number(&mut recorded, GpuQuery::Number(query), value);
     }
     let processes = pids.iter().map(|pid| ProcessValue { pid: *pid, memory_bytes: None });
     recorded.add_gpu_answer(0, GpuQuery::Processes, Ok(GpuValue::Processes(processes.collect())));
@@ -94,7 +94,7 @@ fn telemetry(recorded: Vec<RecordedLibrary>, own: &[u32]) -> DriverTelemetry {
 }
 
 #[test]
-fn the_most_that_is_seen_under_load_is_kept_and_what_held_it_down() {
+fn maxima_under_load_and_throttle_reasons_are_kept() {
     let (rest, slow, fast) =
         (hopper(345, 1, 1, &[]), hopper(1_200, 5, 4, &[50]), hopper(1_980, 5, 8, &[50]));
     let around = telemetry(vec![rest.clone(), slow, fast, rest.clone(), rest], &[50]);
@@ -121,7 +121,7 @@ fn the_most_that_is_seen_under_load_is_kept_and_what_held_it_down() {
 }
 
 #[test]
-fn only_the_growth_of_counters_is_told() {
+fn only_the_growth_of_counters_is_reported() {
     let mut after = hopper(345, 1, 1, &[]);
     number(&mut after, errors(0), 12);
     number(&mut after, GpuQuery::Number(GpuNumber::PcieReplays), 6);
@@ -133,7 +133,7 @@ fn only_the_growth_of_counters_is_told() {
 }
 
 #[test]
-fn a_counter_that_went_back_is_told_and_not_counted() {
+fn a_counter_that_decreased_is_reported_and_not_counted() {
     let mut after = hopper(345, 1, 1, &[]);
     number(&mut after, errors(1), 2);
     let around = telemetry(vec![hopper(345, 1, 1, &[]), after], &[]);
@@ -145,7 +145,7 @@ fn a_counter_that_went_back_is_told_and_not_counted() {
 }
 
 #[test]
-fn processes_of_others_are_told_and_ours_are_not() {
+fn foreign_processes_are_reported_and_the_probes_own_are_not() {
     let moments = || {
         let between = hopper(1_980, 5, 0, &[9, 50, 51]);
         vec![hopper(345, 1, 1, &[9]), between, hopper(345, 1, 1, &[9, 70])]
@@ -158,7 +158,7 @@ fn processes_of_others_are_told_and_ours_are_not() {
 }
 
 #[test]
-fn what_a_gpu_does_not_support_is_missing_once_and_its_growth_unknown() {
+fn unsupported_counters_are_missing_once_and_their_growth_is_unknown() {
     let mut recorded = hopper(345, 1, 1, &[]);
     for counter in 0..5 {
         recorded.add_gpu_answer(0, errors(counter), Err(GpuQueryError::NotSupported));
@@ -176,10 +176,10 @@ fn what_a_gpu_does_not_support_is_missing_once_and_its_growth_unknown() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_under_load_is_told_and_what_was_read_is_kept() {
+fn a_gpu_lost_under_load_is_reported_and_earlier_readings_are_kept() {
     let mut lost = RecordedLibrary { gpus: vec![Default::default()], ..RecordedLibrary::default() };
-    for question in [GpuNumber::ClockSm, GpuNumber::PowerDraw, GpuNumber::Throttling] {
-        lost.add_gpu_answer(0, GpuQuery::Number(question), Err(GpuQueryError::GpuLost));
+    for query in [GpuNumber::ClockSm, GpuNumber::PowerDraw, GpuNumber::Throttling] {
+        lost.add_gpu_answer(0, GpuQuery::Number(query), Err(GpuQueryError::GpuLost));
     }
     lost.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Err(GpuQueryError::GpuLost));
     let load = hopper(1_980, 5, 0, &[]);
@@ -188,16 +188,16 @@ fn a_gpu_that_is_lost_under_load_is_told_and_what_was_read_is_kept() {
     let gpu = &around.gpus[0];
     assert_eq!(gpu.under_load.as_ref().and_then(|load| load.sm_mhz), Some(1_980));
     assert_eq!((gpu.after.as_ref(), gpu.pcie_replays), (None, None));
-    let told = around.missing.iter().filter(|missing| missing.why.contains("fell off the bus"));
-    assert_eq!(told.count(), 1, "{:?}", around.missing);
+    let entries = around.missing.iter().filter(|missing| missing.why.contains("fell off the bus"));
+    assert_eq!(entries.count(), 1, "{:?}", around.missing);
 }
 
 #[test]
-fn what_was_said_before_the_end_is_kept_and_what_was_not_has_a_reason() {
+fn readings_before_the_end_are_kept_and_missing_ones_have_a_reason() {
     let moment = || hopper(345, 1, 1, &[]);
-    let said = telemetry_lines(vec![moment(), moment(), moment()], HOST_PID_NAMESPACE);
-    let cut = said.find(r#"{"type":"after"#).expect("it says so");
-    let around = summarize_telemetry(&said[..cut + 40], &[], Some("it did not end within 5 s"));
+    let output = telemetry_lines(vec![moment(), moment(), moment()], HOST_PID_NAMESPACE);
+    let cut = output.find(r#"{"type":"after"#).expect("a line of that type");
+    let around = summarize_telemetry(&output[..cut + 40], &[], Some("it did not end within 5 s"));
     assert!(around.gpus[0].before.is_some() && around.gpus[0].under_load.is_some());
     let [missing] = &around.missing[..] else { panic!("{:?}", around.missing) };
     assert_eq!(missing.what, "readings after the probe");
@@ -209,9 +209,9 @@ fn what_was_said_before_the_end_is_kept_and_what_was_not_has_a_reason() {
 
 #[test]
 fn the_probe_may_begin_when_everything_was_read_or_nothing_can_be() {
-    let said =
+    let output =
         telemetry_lines(vec![hopper(345, 1, 1, &[]), hopper(345, 1, 1, &[])], HOST_PID_NAMESPACE);
-    let begun: Vec<bool> = said.lines().map(has_begun).collect();
+    let begun: Vec<bool> = output.lines().map(has_begun).collect();
     assert_eq!(begun, [false, false, true, false, false, true]);
     let mut out = Vec::new();
     write_no_telemetry("there is no NVIDIA driver", &mut out).expect("written");
@@ -221,17 +221,17 @@ fn the_probe_may_begin_when_everything_was_read_or_nothing_can_be() {
 }
 
 #[test]
-fn nothing_is_said_again_that_did_not_change() {
+fn unchanged_readings_are_not_repeated() {
     let moment = || hopper(345, 1, 1, &[]);
     let many: Vec<RecordedLibrary> = (0..40).map(|_| moment()).collect();
-    let said = telemetry_lines(many, HOST_PID_NAMESPACE);
-    let loads = said.lines().filter(|line| line.contains(r#""type":"load""#));
+    let output = telemetry_lines(many, HOST_PID_NAMESPACE);
+    let loads = output.lines().filter(|line| line.contains(r#""type":"load""#));
     assert_eq!(loads.count(), 2, "the first, and the last for the count");
-    assert_eq!(summarize_telemetry(&said, &[], None).samples, 38);
+    assert_eq!(summarize_telemetry(&output, &[], None).samples, 38);
 }
 
 #[test]
-fn the_end_of_the_input_is_the_end() {
+fn the_end_of_the_input_is_noticed() {
     let (reader, writer) = io::pipe().expect("a pipe");
     let rest = RefCell::new(wait_until_closed(reader));
     assert!(!(rest.borrow_mut())(Duration::from_millis(1)));

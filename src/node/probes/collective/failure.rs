@@ -77,9 +77,9 @@ impl NcclProbeFailure {
 }
 
 /// The driver's name of an error, extracted from `call: NAME (code)`.
-fn error_name(code: Option<i32>, said: &str) -> Option<String> {
+fn error_name(code: Option<i32>, text: &str) -> Option<String> {
     code?;
-    let (_, rest) = said.split_once(": ")?;
+    let (_, rest) = text.split_once(": ")?;
     rest.split_once(" (").map(|(name, _)| name.to_owned())
 }
 
@@ -141,9 +141,14 @@ mod tests {
     use super::*;
 
     fn nccl(code: i32) -> NcclProbeFailure {
-        let said = "a\u{1b}[31m text\nof NCCL".to_owned();
-        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::result_name(code), said }
-            .into()
+        let message = "a\u{1b}[31m text\nof NCCL".to_owned();
+        NcclError::Failed {
+            call: "ncclAllReduce",
+            code,
+            name: nccl::result_name(code),
+            said: message,
+        }
+        .into()
     }
 
     #[test]
@@ -166,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_driver_are_told_apart() {
+    fn driver_errors_have_distinct_classes() {
         let failed = |code| {
             let name = cuda::result_name(code);
             NcclProbeFailure::from(CudaCallError::Failed { call: "cuMemAlloc_v2", code, name })
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_waiting_in_vain_and_errors_of_others_may_be_the_fault_of_others() {
+    fn only_timeouts_and_remote_errors_may_have_another_rank_as_cause() {
         let late =
             NcclProbeFailure::Timeout { what: "x".to_owned(), waited: Duration::from_secs(5) };
         assert!(late.is_timeout() && nccl(nccl::REMOTE_ERROR).is_timeout());

@@ -164,7 +164,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn names_are_those_of_nccl_tests_and_found_again() {
+    fn names_match_nccl_tests_and_parse_back() {
         for test in NcclCollective::ALL {
             assert_eq!(NcclCollective::from_name(test.name()), Some(test));
         }
@@ -217,7 +217,11 @@ mod tests {
         // 1,000 bytes over three ranks: 83 elements each, rounded down to 80.
         let counts = NcclCollective::AllGather.counts(1_000, 3).expect("it is enough");
         assert_eq!((counts.call, counts.receive, counts.bytes()), (80, 240, 960));
-        assert_eq!(NcclCollective::AllToAll.counts(64, 8), None, "two elements each are none");
+        assert_eq!(
+            NcclCollective::AllToAll.counts(64, 8),
+            None,
+            "a part of two elements rounds down to none"
+        );
         assert_eq!(NcclCollective::AllReduce.counts(3, 8), None);
     }
 
@@ -226,7 +230,7 @@ mod tests {
         assert_eq!(sweep_sizes(8, 128, 2), [8, 16, 32, 64, 128]);
         assert_eq!(sweep_sizes(8, 100, 4), [8, 32]);
         assert_eq!(sweep_sizes(1 << 20, 1 << 20, 2), [1 << 20]);
-        assert_eq!(sweep_sizes(16, 64, 1), [16], "a factor that does not grow ends it");
+        assert_eq!(sweep_sizes(16, 64, 1), [16], "a factor of 1 ends the sweep");
         assert_eq!(sweep_sizes(64, 16, 2), [0; 0]);
         assert_eq!(sweep_sizes(u64::MAX / 2, u64::MAX, 4).len(), 1);
     }

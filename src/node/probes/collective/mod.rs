@@ -28,9 +28,9 @@ use task::CollectiveTask;
 /// Measures and reports the results. Returns an error if the output is closed.
 ///
 /// Emits [`ProbeMessage::End`] if everything requested was measured, and a problem otherwise.
-pub fn measure(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
-    match sweep::run_sweep(task, mouth) {
-        Ok(true) => mouth.emit(&ProbeMessage::End),
+pub fn measure(task: &CollectiveTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    match sweep::run_sweep(task, emitter) {
+        Ok(true) => emitter.emit(&ProbeMessage::End),
         Ok(false) | Err(RankStop::Reported) => Ok(()),
         Err(RankStop::OutputClosed(error)) => Err(error),
     }
@@ -41,7 +41,6 @@ pub fn measure(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> io::Resul
 enum RankStop {
     /// It cannot continue, and has reported the reason.
     Reported,
-    /// The output is closed.
     OutputClosed(io::Error),
 }
 

@@ -92,7 +92,7 @@ pub enum NcclLibraryError {
     #[error(
         "{LIBRARY} was found neither by the system's loader nor in {}: install NCCL, or name it with \
          --nccl or FABRICGATE_NCCL",
-        if .looked.is_empty() { "a Python environment (there is none)".to_owned() } else { list_folders(.looked) }
+        if .looked.is_empty() { "a Python environment (none exists)".to_owned() } else { list_folders(.looked) }
     )]
     NotFound {
         /// Folders searched.
@@ -117,10 +117,10 @@ fn list_folders(paths: &[PathBuf]) -> String {
 
 /// Loads the requested library, or else the first that is found.
 pub fn load_nccl(
-    asked: Option<&Path>,
+    requested: Option<&Path>,
     places: &NcclSearchRoots,
 ) -> Result<NcclLibrary, NcclLibraryError> {
-    if let Some(path) = asked {
+    if let Some(path) = requested {
         return NcclLibrary::load(Some(path)).map_err(NcclLibraryError::Requested);
     }
     let mut unusable = match NcclLibrary::load(None) {
@@ -134,12 +134,18 @@ pub fn load_nccl(
     for path in looked.iter().filter(|path| path.exists()) {
         match NcclLibrary::load(Some(path)) {
             Ok(nccl) => return Ok(nccl),
-            Err(LibraryLoadError::NotFound { said, .. }) => {
-                unusable.get_or_insert(NcclLibraryError::Unusable { path: path.clone(), said });
+            Err(LibraryLoadError::NotFound { said: message, .. }) => {
+                unusable.get_or_insert(NcclLibraryError::Unusable {
+                    path: path.clone(),
+                    said: message,
+                });
             }
             Err(LibraryLoadError::WrongLibrary { symbol, .. }) => {
-                let said = format!("it has no {symbol}");
-                unusable.get_or_insert(NcclLibraryError::Unusable { path: path.clone(), said });
+                let message = format!("it has no {symbol}");
+                unusable.get_or_insert(NcclLibraryError::Unusable {
+                    path: path.clone(),
+                    said: message,
+                });
             }
         }
     }
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_python_comes_first_by_number_and_not_by_letter() {
+    fn the_newest_python_comes_first_by_number_and_not_alphabetically() {
         let listed: &[(&str, &[&str])] = &[("/usr/lib", &["python3.9", "python3.12", "python2.7"])];
         let found = paths(&NcclSearchRoots::default(), listed);
         assert_eq!(found.len(), 4);
@@ -197,25 +203,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_not_replaced_by_another() {
+    fn a_requested_library_is_not_replaced_by_another() {
         let error =
             load_nccl(Some(Path::new("/no/such/libnccl.so.2")), &NcclSearchRoots::default());
-        let said = error.expect_err("there is none").to_string();
-        assert!(said.starts_with("/no/such/libnccl.so.2 cannot be opened"), "{said}");
+        let message = error.expect_err("there is none").to_string();
+        assert!(message.starts_with("/no/such/libnccl.so.2 cannot be opened"), "{message}");
     }
 
     #[test]
-    fn the_error_names_where_it_was_looked_for() {
+    fn the_error_names_the_searched_folders() {
         let looked =
             vec![PathBuf::from("/v/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2")];
-        let said = NcclLibraryError::NotFound { looked }.to_string();
-        assert!(said.contains("/v/lib/python3.12/site-packages/nvidia/nccl/lib:"), "{said}");
-        let said = NcclLibraryError::NotFound { looked: Vec::new() }.to_string();
-        assert!(said.contains("there is none") && said.contains("--nccl"), "{said}");
+        let message = NcclLibraryError::NotFound { looked }.to_string();
+        assert!(message.contains("/v/lib/python3.12/site-packages/nvidia/nccl/lib:"), "{message}");
+        let message = NcclLibraryError::NotFound { looked: Vec::new() }.to_string();
+        assert!(message.contains("none exists") && message.contains("--nccl"), "{message}");
     }
 
     #[test]
-    fn a_library_in_a_wheel_that_is_another_one_is_told_of() {
+    fn an_unusable_library_in_a_wheel_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let packages = folder.path().join("lib/python3.12/site-packages/nvidia/nccl/lib");
         std::fs::create_dir_all(&packages).expect("made");
@@ -228,8 +234,8 @@ mod tests {
             // This machine may have NCCL installed.
             Ok(nccl) => assert!(!nccl.path().starts_with(folder.path())),
             Err(error) => {
-                let said = error.to_string();
-                assert!(said.contains("cannot be used"), "{said}");
+                let message = error.to_string();
+                assert!(message.contains("cannot be used"), "{message}");
             }
         }
     }

@@ -145,12 +145,12 @@ const MAX_WARNINGS: usize = 8;
 
 /// Parses NCCL's log. For several processes, concatenate their logs.
 pub fn parse_log(text: &str) -> NcclLogSummary {
-    let mut said = NcclLogSummary::default();
+    let mut summary = NcclLogSummary::default();
     let mut largest: BTreeMap<NcclCollective, (u64, String)> = BTreeMap::new();
     for line in text.lines() {
         if let Some((_, message)) = line.split_once("NCCL INFO ") {
             let message = message.trim();
-            said.transports.extend(parse_transport(message));
+            summary.transports.extend(parse_transport(message));
             if let Some((test, bytes, algorithm)) = parse_algorithm(message) {
                 let known = largest.entry(test).or_insert((bytes, String::new()));
                 if known.0 <= bytes {
@@ -158,17 +158,17 @@ pub fn parse_log(text: &str) -> NcclLogSummary {
                 }
             }
         } else if let Some((_, message)) = line.split_once("NCCL WARN ")
-            && said.warnings.len() < MAX_WARNINGS
+            && summary.warnings.len() < MAX_WARNINGS
         {
             let message = clean(message.trim());
-            if !said.warnings.contains(&message) {
-                said.warnings.push(message);
+            if !summary.warnings.contains(&message) {
+                summary.warnings.push(message);
             }
         }
     }
     let named = largest.into_iter().map(|(test, (_, it))| (test.name().to_owned(), it));
-    said.algorithms = named.collect();
-    said
+    summary.algorithms = named.collect();
+    summary
 }
 
 /// The transport that a log line reports.
@@ -194,8 +194,8 @@ fn parse_transport(message: &str) -> Option<String> {
 
 /// Parses test, bytes and algorithm of `AllReduce: 8388608 Bytes -> Algo NVLS proto ...`.
 fn parse_algorithm(message: &str) -> Option<(NcclCollective, u64, String)> {
-    let (what, rest) = message.split_once(" Bytes -> Algo ")?;
-    let (function, bytes) = what.rsplit_once(": ")?;
+    let (operation, rest) = message.split_once(" Bytes -> Algo ")?;
+    let (function, bytes) = operation.rsplit_once(": ")?;
     let test = NcclCollective::from_nccl_function(function.split_whitespace().next()?)?;
     Some((test, bytes.parse().ok()?, clean(rest.split_whitespace().next()?)))
 }
@@ -203,8 +203,12 @@ fn parse_algorithm(message: &str) -> Option<(NcclCollective, u64, String)> {
 /// Checks that the ranks use the requested path: returns a problem if they do not, or if the log
 /// does not report the path. A measurement over another path contains no information about this
 /// one.
-pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Option<ProbeProblem> {
-    let transports: Vec<&str> = said.transports.iter().map(String::as_str).collect();
+pub fn check_path(
+    expected: NcclPath,
+    summary: &NcclLogSummary,
+    nodes: usize,
+) -> Option<ProbeProblem> {
+    let transports: Vec<&str> = summary.transports.iter().map(String::as_str).collect();
     let has = |prefix: &str| transports.iter().any(|it| it.starts_with(prefix));
     if transports.is_empty() {
         let detail = format!(
@@ -213,7 +217,7 @@ pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Op
         );
         return Some(ProbeProblem::new(OutputProblemKind::Unverified, "path-unknown", detail));
     }
-    let wanted = match said.algorithms.get(NcclCollective::AllReduce.name()) {
+    let wanted = match summary.algorithms.get(NcclCollective::AllReduce.name()) {
         // Support for reduction in the switch does not mean that NCCL used it.
         Some(algorithm) if expected == NcclPath::Nvls => algorithm.starts_with("NVLS"),
         _ => has(expected.transport()),
@@ -229,7 +233,7 @@ pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Op
     if wanted && !instead {
         return None;
     }
-    let algorithm = said.algorithms.get(NcclCollective::AllReduce.name());
+    let algorithm = summary.algorithms.get(NcclCollective::AllReduce.name());
     let algorithm = algorithm.map_or(String::new(), |it| format!(" with algorithm {it}"));
     let detail = format!(
         "{} was requested but NCCL uses {}{algorithm}: these numbers do not measure {0}",
@@ -262,18 +266,18 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
 ";
 
     #[test]
-    fn transports_and_algorithms_are_read_from_what_nccl_says() {
-        let said = parse_log(MNNVL);
-        let transports: Vec<&str> = said.transports.iter().map(String::as_str).collect();
+    fn transports_and_algorithms_are_read_from_the_log() {
+        let summary = parse_log(MNNVL);
+        let transports: Vec<&str> = summary.transports.iter().map(String::as_str).collect();
         assert_eq!(transports, ["MNNVL", "NVLS", "P2P/CUMEM"]);
-        assert_eq!(said.algorithms["all_reduce_perf"], "NVLS", "that of the largest message");
+        assert_eq!(summary.algorithms["all_reduce_perf"], "NVLS", "that of the largest message");
     }
 
     #[test]
     fn a_network_is_named_without_its_device_and_warnings_are_clean() {
-        let said = parse_log(NETWORK);
-        assert_eq!(said.transports.iter().collect::<Vec<_>>(), ["NET/IB"]);
-        assert_eq!(said.warnings, ["NET/IB : something odd"]);
+        let summary = parse_log(NETWORK);
+        assert_eq!(summary.transports.iter().collect::<Vec<_>>(), ["NET/IB"]);
+        assert_eq!(summary.warnings, ["NET/IB : something odd"]);
     }
 
     #[test]
@@ -282,31 +286,32 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
         assert_eq!(check_path(NcclPath::Mnnvl, &mnnvl, 2), None);
         assert_eq!(check_path(NcclPath::Nvls, &mnnvl, 2), None);
         assert_eq!(check_path(NcclPath::Ib, &network, 2), None);
-        for (path, said) in [
+        for (path, summary) in [
             (NcclPath::Ib, &mnnvl),
             (NcclPath::Mnnvl, &network),
             (NcclPath::Socket, &network),
             (NcclPath::P2p, &network),
         ] {
-            let problem = check_path(path, said, 2).expect("another path");
+            let problem = check_path(path, summary, 2).expect("another path");
             assert_eq!(
                 (problem.class.as_str(), problem.kind),
                 ("another-path", OutputProblemKind::Error)
             );
         }
-        let silent = check_path(NcclPath::Ib, &NcclLogSummary::default(), 2).expect("nobody knows");
+        let silent =
+            check_path(NcclPath::Ib, &NcclLogSummary::default(), 2).expect("an unverified path");
         assert_eq!(silent.kind, OutputProblemKind::Unverified);
     }
 
     #[test]
-    fn a_switch_that_could_reduce_and_does_not_is_told() {
+    fn a_switch_that_does_not_reduce_is_reported() {
         let ring = MNNVL.replace("Algo NVLS", "Algo RING");
-        let problem = check_path(NcclPath::Nvls, &parse_log(&ring), 2).expect("it took a ring");
+        let problem = check_path(NcclPath::Nvls, &parse_log(&ring), 2).expect("NCCL used a ring");
         assert!(problem.detail.contains("with algorithm RING"), "{}", problem.detail);
     }
 
     #[test]
-    fn nvlink_between_nodes_beside_a_network_is_not_nvlink_alone() {
+    fn nvlink_between_nodes_mixed_with_a_network_is_a_problem() {
         let both = parse_log(&format!("{MNNVL}{NETWORK}"));
         let problem =
             check_path(NcclPath::Mnnvl, &both, 2).expect("some of it went over the network");

@@ -40,7 +40,6 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_BYTES_PER_S: f64 = 1e8;
 /// One part in this many of the free memory is left to NCCL and other processes.
 const RESERVED_PART: u64 = 8;
-/// Elements of the barrier operation.
 const BARRIER_ELEMENTS: usize = 1;
 
 /// The loaded libraries and this rank's GPU.
@@ -53,7 +52,6 @@ pub(super) struct NcclRankDevice {
     device: CudaDevice,
 }
 
-/// Loads and initializes the driver.
 pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
     let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
     cuda.init()?;
@@ -84,7 +82,8 @@ impl NcclRankDevice {
     }
 }
 
-/// A deadline that reports long waits now and then, because a silent process counts as hanging.
+/// A deadline that reports long waits regularly, because the supervisor treats a silent process as
+/// hung.
 pub(super) struct ReportingDeadline<'w, 'm> {
     emitter: &'w mut ProbeEmitter<'m>,
     from: Instant,
@@ -118,7 +117,6 @@ impl<'w, 'm> ReportingDeadline<'w, 'm> {
     }
 }
 
-/// The buffers of a rank.
 #[derive(Debug)]
 pub(super) struct CollectiveBuffers<'c> {
     send: DevicePointer,
@@ -179,7 +177,6 @@ fn wait_until_idle(
     Ok(())
 }
 
-/// A rank with its communicator.
 #[derive(Debug)]
 pub(super) struct NcclRank<'c> {
     cuda: &'c CudaLibrary,
@@ -217,14 +214,14 @@ impl<'c> NcclRank<'c> {
     pub(super) fn connect(
         &mut self,
         id: NcclUniqueId,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> Result<(), NcclProbeFailure> {
         let (ranks, rank) = (to_c_int(self.ranks), to_c_int(self.rank));
         if !self.nccl.supports_nonblocking() {
             self.comm = Some(self.nccl.init(ranks, id, rank)?);
             return Ok(());
         }
-        let mut deadline = ReportingDeadline::new(mouth, self.timeout);
+        let mut deadline = ReportingDeadline::new(emitter, self.timeout);
         let (comm, state) = self.nccl.begin_init(ranks, id, rank)?;
         self.comm = Some(comm);
         self.wait_until_enqueued(state, "ncclCommInitRankConfig", &mut deadline)
@@ -342,7 +339,7 @@ impl<'c> NcclRank<'c> {
         collective: NcclCollective,
         counts: CollectiveCounts,
         (warmup, iterations): (u32, u32),
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> Result<f64, NcclProbeFailure> {
         let bytes = counts.bytes();
         let steps = (self.buffers.bytes / bytes).max(1);
@@ -351,14 +348,15 @@ impl<'c> NcclRank<'c> {
         let mut longest = Duration::ZERO;
         // At least one warm-up: the first operation of a size creates connections.
         for step in 0..u64::from(warmup.max(1)) {
-            let mut deadline = ReportingDeadline::new(mouth, one);
+            let mut deadline = ReportingDeadline::new(emitter, one);
             self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
             self.wait_for_stream(&what, &mut deadline)?;
             longest = longest.max(deadline.from.elapsed());
         }
-        self.barrier(&what, &mut ReportingDeadline::new(mouth, self.timeout))?;
+        self.barrier(&what, &mut ReportingDeadline::new(emitter, self.timeout))?;
         let iterations = iterations.max(1);
-        let mut deadline = ReportingDeadline::new(mouth, one + longest.saturating_mul(iterations));
+        let mut deadline =
+            ReportingDeadline::new(emitter, one + longest.saturating_mul(iterations));
         let begun = Instant::now();
         for step in 0..u64::from(iterations) {
             self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
@@ -373,12 +371,12 @@ impl<'c> NcclRank<'c> {
         &self,
         collective: NcclCollective,
         counts: CollectiveCounts,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> Result<CollectiveCheck, NcclProbeFailure> {
         let (cuda, stream) = (self.cuda, self.stream);
         let what = format!("checking {} of {} bytes", collective.name(), counts.bytes());
         let mut deadline =
-            ReportingDeadline::new(mouth, self.timeout + max_duration(counts.bytes()));
+            ReportingDeadline::new(emitter, self.timeout + max_duration(counts.bytes()));
         let words = usize::try_from(counts.receive).expect("part of a buffer");
         cuda.fill(self.buffers.receive, pattern::UNWRITTEN, words, stream)?;
         self.start(collective, counts, 0, &mut deadline)?;
@@ -399,11 +397,11 @@ impl<'c> NcclRank<'c> {
     /// Destroys the communicator in order; every rank does it.
     pub(super) fn disconnect(
         &mut self,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> Result<(), NcclProbeFailure> {
         let Some(comm) = self.comm else { return Ok(()) };
         if self.nccl.supports_nonblocking() {
-            let mut deadline = ReportingDeadline::new(mouth, self.timeout);
+            let mut deadline = ReportingDeadline::new(emitter, self.timeout);
             let state = self.nccl.finalize(comm)?;
             self.wait_until_enqueued(state, "ncclCommFinalize", &mut deadline)?;
         }
@@ -441,20 +439,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_end_is_late_and_says_for_what_it_was_waited() {
+    fn a_timeout_names_the_awaited_operation() {
         let (mut out, mut progress, mut input) = (Vec::new(), Vec::new(), &b""[..]);
-        let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+        let mut emitter = ProbeEmitter::new(&mut out, &mut progress, &mut input);
         let failure =
-            ReportingDeadline::new(&mut mouth, Duration::ZERO).pause("ncclCommInitRankConfig");
+            ReportingDeadline::new(&mut emitter, Duration::ZERO).pause("ncclCommInitRankConfig");
         let failure = failure.expect_err("time is up");
         assert!(failure.is_timeout());
         assert!(failure.to_string().starts_with("ncclCommInitRankConfig did not end"));
-        let mut deadline = ReportingDeadline::new(&mut mouth, Duration::from_secs(3_600));
+        let mut deadline = ReportingDeadline::new(&mut emitter, Duration::from_secs(3_600));
         deadline.pause("x").expect("there is time");
         deadline.last_report -= HEARTBEAT;
         deadline.pause("a long wait").expect("there is time");
-        let said = String::from_utf8(progress).expect("text");
-        assert!(said.contains("a long wait, waiting for 0 s"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let steps = String::from_utf8(progress).expect("text");
+        assert!(steps.contains("a long wait, waiting for 0 s"), "{steps}");
+        assert_eq!(steps.lines().count(), 1, "{steps}");
     }
 }

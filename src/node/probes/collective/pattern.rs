@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_what_the_definition_gives() {
+    fn expected_elements_match_the_definition() {
         for collective in NcclCollective::ALL {
             for ranks in [1, 2, 5] {
                 let counts = collective.counts(1_200, ranks).expect("it is enough");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_and_ranks_differ() {
+    fn adjacent_elements_and_ranks_differ() {
         let same = |pairs: &dyn Fn(u64) -> (u16, u16)| {
             (0..10_000).map(pairs).filter(|(a, b)| a == b).count()
         };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_checked_wholly_and_much_at_three_places_of_every_part() {
+    fn small_data_is_checked_completely_and_large_data_in_three_windows_per_part() {
         let small = NcclCollective::AllReduce.counts(4_096, 8).expect("enough");
         let all = check_windows(NcclCollective::AllReduce, small);
         assert_eq!(all, [CheckWindow { from: 0, elements: 1_024 }]);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(some.len(), 24, "three for each of eight ranks");
         assert_eq!(some[0].from, 0);
         let last = some.last().expect("windows");
-        assert_eq!(last.from + last.elements, large.receive, "the end is looked at");
+        assert_eq!(last.from + last.elements, large.receive, "the end is checked");
         let checked: u64 = some.iter().map(|window| window.elements).sum();
         assert!(checked <= MAX_CHECKED, "{checked}");
         assert!(some.windows(2).all(|two| two[0].from + two[0].elements <= two[1].from));

@@ -57,7 +57,7 @@ pub struct AbsentRank {
     pub node: String,
     /// Index of its GPU, if reported.
     pub gpu: Option<u32>,
-    /// Reason.
+    /// Why the process does not participate.
     pub why: String,
 }
 
@@ -93,14 +93,14 @@ impl RankList {
     pub fn from_answer(answer: &ExchangeReply, mine: &RankIntroduction) -> Option<Self> {
         let (mut ranks, mut absent) = (Vec::new(), Vec::new());
         for (member, value, gone) in flatten_shares(answer) {
-            let said: Option<RankIntroduction> =
+            let introduction: Option<RankIntroduction> =
                 value.and_then(|value| serde_json::from_value(value.clone()).ok());
-            match said {
-                Some(said) => match &said.failed {
-                    None => ranks.push(said),
+            match introduction {
+                Some(introduction) => match &introduction.failed {
+                    None => ranks.push(introduction),
                     Some(why) => absent.push(AbsentRank {
-                        node: said.node.clone(),
-                        gpu: Some(said.gpu),
+                        node: introduction.node.clone(),
+                        gpu: Some(introduction.gpu),
                         why: why.clone(),
                     }),
                 },
@@ -152,7 +152,7 @@ impl RankList {
         if versions.len() <= 1 {
             return None;
         }
-        let said: Vec<String> = versions
+        let groups: Vec<String> = versions
             .into_iter()
             .map(|version| {
                 let nodes: BTreeSet<&str> = self
@@ -166,7 +166,7 @@ impl RankList {
                 format!("{version} on {}", join_first(nodes.into_iter()))
             })
             .collect();
-        Some(said.join(", "))
+        Some(groups.join(", "))
     }
 
     /// A GPU that appears twice, which makes NCCL fail with an unclear message, or hang.
@@ -187,15 +187,15 @@ impl RankList {
 
     /// The values of all ranks in an exchange, or the failed and missing ranks.
     pub fn read_reports(&self, answer: &ExchangeReply) -> Result<Vec<Value>, RankFailures> {
-        let mut told: Vec<Option<RankReport>> = vec![None; self.ranks.len()];
+        let mut reports: Vec<Option<RankReport>> = vec![None; self.ranks.len()];
         let mut gone = Vec::new();
         for (member, value, why) in flatten_shares(answer) {
-            let said: Option<RankReport> =
+            let report: Option<RankReport> =
                 value.and_then(|value| serde_json::from_value(value.clone()).ok());
-            match said {
-                Some(said) => {
-                    if let Some(place) = told.get_mut(said.rank as usize) {
-                        *place = Some(said);
+            match report {
+                Some(report) => {
+                    if let Some(place) = reports.get_mut(report.rank as usize) {
+                        *place = Some(report);
                     }
                 }
                 None => gone.extend(why.map(|why| (member, why))),
@@ -203,13 +203,13 @@ impl RankList {
         }
         let mut trouble = RankFailures::default();
         let mut values = Vec::new();
-        for (rank, said) in (0..).zip(told) {
-            match said {
+        for (rank, report) in (0..).zip(reports) {
+            match report {
                 Some(RankReport { failed: Some(why), waited, .. }) => {
                     let list = if waited { &mut trouble.timed_out } else { &mut trouble.failed };
                     list.push((rank, why));
                 }
-                Some(said) => values.push(said.value),
+                Some(report) => values.push(report.value),
                 None => {
                     let node = &self.ranks[rank as usize].node;
                     let why = gone.iter().find(|(member, _)| member == node);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_numbered_in_the_order_of_the_answer() {
+    fn ranks_are_numbered_in_the_order_of_the_answer() {
         let all = two_by_two().ranks;
         let one_by_one = all.iter().map(|it| share(&it.node, value(it))).collect();
         let by_node = vec![
@@ -295,25 +295,25 @@ mod tests {
             share("n2", json!([value(&all[2]), value(&all[3])])),
         ];
         for shares in [one_by_one, by_node] {
-            let roll = RankList::from_answer(&answer(shares), &all[3]).expect("it is there");
-            assert_eq!((roll.me, roll.count()), (3, 4));
-            assert!(roll.absent.is_empty() && !roll.is_node_leader());
-            assert_eq!(roll.rank_name(3), "rank 3 (n2, GPU 1)");
+            let rank_list = RankList::from_answer(&answer(shares), &all[3]).expect("it is there");
+            assert_eq!((rank_list.me, rank_list.count()), (3, 4));
+            assert!(rank_list.absent.is_empty() && !rank_list.is_node_leader());
+            assert_eq!(rank_list.rank_name(3), "rank 3 (n2, GPU 1)");
         }
     }
 
     #[test]
-    fn who_failed_or_is_gone_has_no_rank() {
+    fn failed_and_lost_processes_have_no_rank() {
         let mine = introduction("n3", 0);
         let failed =
             RankIntroduction { failed: Some("no driver".to_owned()), ..introduction("n1", 2) };
         let shares =
             vec![share("n1", value(&failed)), gone("n2", "it was late"), share("n3", value(&mine))];
-        let roll = RankList::from_answer(&answer(shares), &mine).expect("it is there");
-        assert_eq!((roll.me, roll.count()), (0, 1));
-        assert_eq!(roll.absent[0].gpu, Some(2));
+        let rank_list = RankList::from_answer(&answer(shares), &mine).expect("it is there");
+        assert_eq!((rank_list.me, rank_list.count()), (0, 1));
+        assert_eq!(rank_list.absent[0].gpu, Some(2));
         assert_eq!(
-            (roll.absent[1].node.as_str(), roll.absent[1].why.as_str()),
+            (rank_list.absent[1].node.as_str(), rank_list.absent[1].why.as_str()),
             ("n2", "it was late")
         );
         assert_eq!(
@@ -323,53 +323,59 @@ mod tests {
     }
 
     #[test]
-    fn different_versions_are_told_with_their_nodes() {
-        let mut roll = two_by_two();
-        assert_eq!(roll.version_mismatch(), None);
-        roll.ranks[0].nccl = (2, 27, 5);
-        roll.ranks[1].nccl = (2, 27, 5);
-        assert_eq!(roll.version_mismatch().as_deref(), Some("2.27.5 on n1, 2.28.3 on n2"));
+    fn different_versions_are_reported_with_their_nodes() {
+        let mut rank_list = two_by_two();
+        assert_eq!(rank_list.version_mismatch(), None);
+        rank_list.ranks[0].nccl = (2, 27, 5);
+        rank_list.ranks[1].nccl = (2, 27, 5);
+        assert_eq!(rank_list.version_mismatch().as_deref(), Some("2.27.5 on n1, 2.28.3 on n2"));
     }
 
     #[test]
-    fn a_gpu_that_is_there_twice_is_named() {
-        let mut roll = two_by_two();
-        assert_eq!(roll.duplicate_gpu(), None, "the same address on another node is another GPU");
-        roll.ranks[3].bus_id = roll.ranks[2].bus_id.clone();
-        assert_eq!(roll.duplicate_gpu().as_deref(), Some("GPU 1 (0000:00:00.0) of n2"));
+    fn a_duplicate_gpu_is_named() {
+        let mut rank_list = two_by_two();
+        assert_eq!(
+            rank_list.duplicate_gpu(),
+            None,
+            "the same address on another node is another GPU"
+        );
+        rank_list.ranks[3].bus_id = rank_list.ranks[2].bus_id.clone();
+        assert_eq!(rank_list.duplicate_gpu().as_deref(), Some("GPU 1 (0000:00:00.0) of n2"));
     }
 
     #[test]
     fn the_smallest_memory_decides_on_the_largest_message() {
-        let mut roll = two_by_two();
-        roll.ranks[1].largest = 1 << 20;
-        assert_eq!(roll.largest_message(), (1 << 20, 1));
+        let mut rank_list = two_by_two();
+        rank_list.ranks[1].largest = 1 << 20;
+        assert_eq!(rank_list.largest_message(), (1 << 20, 1));
     }
 
     #[test]
-    fn an_exchange_tells_what_all_said_or_who_did_not() {
-        let roll = two_by_two();
-        let told = |rank: u32| json!({"rank": rank, "value": rank * 10});
-        let fine =
-            vec![share("n1", json!([told(0), told(1)])), share("n2", json!([told(2), told(3)]))];
+    fn an_exchange_returns_all_values_or_the_failed_ranks() {
+        let rank_list = two_by_two();
+        let report = |rank: u32| json!({"rank": rank, "value": rank * 10});
+        let fine = vec![
+            share("n1", json!([report(0), report(1)])),
+            share("n2", json!([report(2), report(3)])),
+        ];
         assert_eq!(
-            roll.read_reports(&answer(fine)),
+            rank_list.read_reports(&answer(fine)),
             Ok(vec![json!(0), json!(10), json!(20), json!(30)])
         );
         let failed = json!({"rank": 1, "failed": "out of memory"});
         let waited = json!({"rank": 0, "failed": "no end in 5 s", "waited": true});
         let bad = vec![share("n1", json!([waited, failed])), gone("n2", "exit 9")];
-        let trouble = roll.read_reports(&answer(bad)).expect_err("much is wrong");
+        let trouble = rank_list.read_reports(&answer(bad)).expect_err("failed ranks");
         assert_eq!(trouble.failed, [(1, "out of memory".to_owned())]);
         assert_eq!(trouble.timed_out, [(0, "no end in 5 s".to_owned())]);
         assert_eq!(trouble.gone, [(2, "exit 9".to_owned()), (3, "exit 9".to_owned())]);
     }
 
     #[test]
-    fn of_many_names_the_first_are_told() {
+    fn only_the_first_of_many_names_are_listed() {
         let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
-        let said = join_first(names.iter().map(String::as_str));
-        assert_eq!(said, "n0, n1, n2, n3, n4, n5 and 3 more");
+        let joined = join_first(names.iter().map(String::as_str));
+        assert_eq!(joined, "n0, n1, n2, n3, n4, n5 and 3 more");
         assert_eq!(join_first(["a", "b"].into_iter()), "a, b");
     }
 }

@@ -37,7 +37,7 @@ struct CollectiveSample {
 /// Runs the whole sequence. Returns whether everything requested was measured.
 pub(super) fn run_sweep(
     task: &CollectiveTask,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> Result<bool, RankStop> {
     let mut introduction = RankIntroduction {
         node: task.node.clone(),
@@ -49,31 +49,31 @@ pub(super) fn run_sweep(
         largest: 0,
         failed: None,
     };
-    let machine = match load_libraries(task, mouth)? {
+    let machine = match load_libraries(task, emitter)? {
         Ok(machine) => machine,
-        Err(failure) => return report_refusal(task, mouth, introduction, &failure),
+        Err(failure) => return report_refusal(task, emitter, introduction, &failure),
     };
     let (stream, largest) = match machine.activate() {
         Ok(entered) => entered,
-        Err(failure) => return report_refusal(task, mouth, introduction, &failure),
+        Err(failure) => return report_refusal(task, emitter, introduction, &failure),
     };
     let version = machine.version;
     introduction.nccl = (version.major, version.minor, version.patch);
     introduction.bus_id.clone_from(&machine.gpu.bus_id);
     introduction.name = machine.gpu.name.as_deref().map(clean);
     introduction.largest = largest;
-    let Some((roll, complete)) = gather_ranks(task, mouth, &introduction)? else {
+    let Some((rank_list, complete)) = gather_ranks(task, emitter, &introduction)? else {
         return Ok(false);
     };
-    let largest = roll.largest_message().0.min(task.most_bytes);
+    let largest = rank_list.largest_message().0.min(task.most_bytes);
     let sizes = formula::sweep_sizes(task.least_bytes, largest, task.factor);
     let Some(bytes) = sizes.last().copied() else {
         let detail = format!(
             "no message from {} to {} bytes can be measured: {largest} bytes fit into every GPU",
             task.least_bytes, task.most_bytes
         );
-        if roll.me == 0 {
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+        if rank_list.me == 0 {
+            emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
                 "no-sizes",
                 detail,
@@ -82,7 +82,7 @@ pub(super) fn run_sweep(
         return Ok(false);
     };
     let patience = Duration::from_secs(task.patience_s.max(1));
-    let mut rank = RankSweep { task, emitter: mouth, ranks: roll, complete, timeout: patience };
+    let mut rank = RankSweep { task, emitter, ranks: rank_list, complete, timeout: patience };
     rank.emitter.announce_step(&format!("allocating two buffers of {bytes} bytes"));
     let mut deadline = ReportingDeadline::new(rank.emitter, patience);
     let buffers =
@@ -96,16 +96,16 @@ pub(super) fn run_sweep(
     };
     let values = rank.share_outcome(made, None, patience)?;
     let (Ok(buffers), Some(id)) = (buffers, values.first().and_then(decode_id)) else {
-        let detail = "the first rank gave no unique id that can be read".to_owned();
+        let detail = "the first rank sent no readable unique ID".to_owned();
         return rank.abort(ProbeProblem::new(OutputProblemKind::Error, "no-unique-id", detail));
     };
-    let mut bench = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
-    rank.connect(&machine, &mut bench, id)?;
+    let mut nccl_rank = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
+    rank.connect(&machine, &mut nccl_rank, id)?;
     for name in &task.tests {
-        rank.run_test(&machine, &bench, name, &sizes)?;
+        rank.run_test(&machine, &nccl_rank, name, &sizes)?;
     }
-    rank.emitter.announce_step("giving the communicator back");
-    if let Err(failure) = bench.disconnect(rank.emitter) {
+    rank.emitter.announce_step("releasing the communicator");
+    if let Err(failure) = nccl_rank.disconnect(rank.emitter) {
         // All measurements are done.
         rank.emitter.emit(&ProbeMessage::Problem(rank_problem(task, &failure)))?;
     }
@@ -115,39 +115,39 @@ pub(super) fn run_sweep(
 /// Loads the libraries and reports their versions.
 fn load_libraries(
     task: &CollectiveTask,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> Result<Result<NcclRankDevice, NcclProbeFailure>, RankStop> {
-    mouth.announce_step("initializing the driver");
+    emitter.announce_step("initializing the driver");
     let cuda = match nccl_rank::load_driver(task) {
         Ok(cuda) => cuda,
         Err(failure) => return Ok(Err(failure)),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
+        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
-    mouth.announce_step("loading NCCL");
+    emitter.announce_step("loading NCCL");
     let machine = match NcclRankDevice::find(task, cuda) {
         Ok(machine) => machine,
         Err(failure) => return Ok(Err(failure)),
     };
     let library = machine.nccl.path().display().to_string();
-    mouth.emit(&ProbeMessage::Nccl { version: machine.version.to_string(), library })?;
-    mouth.emit(&ProbeMessage::Gpu(machine.gpu.clone()))?;
-    mouth.announce_step(&format!("creating a context on GPU {}", task.gpu));
+    emitter.emit(&ProbeMessage::Nccl { version: machine.version.to_string(), library })?;
+    emitter.emit(&ProbeMessage::Gpu(machine.gpu.clone()))?;
+    emitter.announce_step(&format!("creating a context on GPU {}", task.gpu));
     Ok(Ok(machine))
 }
 
 /// Reports to the supervisor and the other ranks why this process cannot be a rank.
 fn report_refusal(
     task: &CollectiveTask,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
     introduction: RankIntroduction,
     failure: &NcclProbeFailure,
 ) -> Result<bool, RankStop> {
-    mouth.emit(&ProbeMessage::Problem(rank_problem(task, failure)))?;
+    emitter.emit(&ProbeMessage::Problem(rank_problem(task, failure)))?;
     let failed = Some(clean(&failure.to_string()));
     let value = serde_json::to_value(RankIntroduction { failed, ..introduction });
-    mouth.exchange(value.expect("plain data"), whole_seconds(task.patience_s))?;
+    emitter.exchange(value.expect("plain data"), whole_seconds(task.patience_s))?;
     Ok(false)
 }
 
@@ -155,66 +155,69 @@ fn report_refusal(
 /// cannot measure together.
 fn gather_ranks(
     task: &CollectiveTask,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
     introduction: &RankIntroduction,
 ) -> Result<Option<(RankList, bool)>, RankStop> {
-    mouth.announce_step("waiting for the other ranks");
+    emitter.announce_step("waiting for the other ranks");
     let value = serde_json::to_value(introduction).expect("plain data");
-    let answer = mouth.exchange(value, whole_seconds(task.patience_s))?;
-    let Some(roll) = RankList::from_answer(&answer, introduction) else {
+    let answer = emitter.exchange(value, whole_seconds(task.patience_s))?;
+    let Some(rank_list) = RankList::from_answer(&answer, introduction) else {
         let detail = "this rank is missing from the list of ranks".to_owned();
         let problem = ProbeProblem::new(OutputProblemKind::Error, "not-counted", detail);
-        mouth.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
+        emitter.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         return Ok(None);
     };
-    for rank in roll.probed_ranks() {
-        mouth.emit(&ProbeMessage::Rank(rank))?;
+    for rank in rank_list.probed_ranks() {
+        emitter.emit(&ProbeMessage::Rank(rank))?;
     }
-    if let Some(detail) = roll.version_mismatch().map(|versions| {
+    if let Some(detail) = rank_list.version_mismatch().map(|versions| {
         format!("ranks have different NCCL versions: {versions}; nothing was measured")
     }) {
         let problem = ProbeProblem::new(OutputProblemKind::Error, "nccl-versions-differ", detail);
-        if roll.is_node_leader() {
-            mouth.emit(&ProbeMessage::Problem(problem))?;
+        if rank_list.is_node_leader() {
+            emitter.emit(&ProbeMessage::Problem(problem))?;
         }
         return Ok(None);
     }
-    if let Some(twice) = roll.duplicate_gpu() {
+    if let Some(twice) = rank_list.duplicate_gpu() {
         let detail = format!("{twice} is used by two ranks: every rank needs a separate GPU");
-        if roll.is_node_leader() {
+        if rank_list.is_node_leader() {
             let problem = ProbeProblem::new(OutputProblemKind::Error, "gpu-twice", detail);
-            mouth.emit(&ProbeMessage::Problem(problem))?;
+            emitter.emit(&ProbeMessage::Problem(problem))?;
         }
         return Ok(None);
     }
-    if roll.me == 0 {
-        for problem in
-            roll.absent.iter().map(|absent| missing_rank_problem(absent, roll.ranks.len()))
+    if rank_list.me == 0 {
+        for problem in rank_list
+            .absent
+            .iter()
+            .map(|absent| missing_rank_problem(absent, rank_list.ranks.len()))
         {
-            mouth.emit(&ProbeMessage::Problem(problem))?;
+            emitter.emit(&ProbeMessage::Problem(problem))?;
         }
-        if roll.count() == 1 {
+        if rank_list.count() == 1 {
             let detail = "only one rank: this exercises calls and data but no link, and \
                           busbw is 0";
             let problem = ProbeProblem::new(OutputProblemKind::Waived, "one-rank", detail);
-            mouth.emit(&ProbeMessage::Problem(problem))?;
+            emitter.emit(&ProbeMessage::Problem(problem))?;
         }
     }
-    let mut complete = roll.absent.is_empty();
-    let (largest, scarce) = roll.largest_message();
+    let mut complete = rank_list.absent.is_empty();
+    let (largest, limiting) = rank_list.largest_message();
     if largest < task.most_bytes {
         complete = false;
-        if scarce == roll.me {
+        if limiting == rank_list.me {
             let detail = format!(
                 "messages above {largest} bytes were not measured: two of {} do not fit into the \
                  free memory of GPU {}",
                 task.most_bytes, task.gpu
             );
             let problem = ProbeProblem::new(OutputProblemKind::Error, "out-of-memory", detail);
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
+            emitter
+                .emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         }
     }
-    Ok(Some((roll, complete)))
+    Ok(Some((rank_list, complete)))
 }
 
 fn missing_rank_problem(absent: &AbsentRank, ranks: usize) -> ProbeProblem {
@@ -256,7 +259,7 @@ impl RankSweep<'_, '_, '_> {
             // Reported before the exchange, which may never return.
             self.emit_problem(rank_problem(self.task, failure), test)?;
         }
-        let told = match outcome {
+        let report = match outcome {
             Ok(value) => RankReport { rank, value, failed: None, waited: false },
             Err(failure) => RankReport {
                 rank,
@@ -265,14 +268,14 @@ impl RankSweep<'_, '_, '_> {
                 waited: failure.is_timeout(),
             },
         };
-        let value = serde_json::to_value(told).expect("plain data");
+        let value = serde_json::to_value(report).expect("plain data");
         let answer = self.emitter.exchange(value, (within * PEER_WAIT_FACTOR).as_secs_f64())?;
         let trouble = match self.ranks.read_reports(&answer) {
             Ok(values) => return Ok(values),
             Err(trouble) => trouble,
         };
-        let is_told = failure.as_ref().is_some_and(|failure| !failure.is_timeout());
-        if !is_told && let Some(problem) = self.remote_problem(&trouble, failure.as_ref()) {
+        let is_reported = failure.as_ref().is_some_and(|failure| !failure.is_timeout());
+        if !is_reported && let Some(problem) = self.remote_problem(&trouble, failure.as_ref()) {
             self.emit_problem(problem, test)?;
         }
         Err(RankStop::Reported)
@@ -295,30 +298,30 @@ impl RankSweep<'_, '_, '_> {
         }
         let node_of = |rank: u32| self.ranks.ranks[rank as usize].node.as_str();
         let named = |list: &[(u32, String)]| {
-            let said: Vec<String> = list
+            let reasons: Vec<String> = list
                 .iter()
                 .map(|(rank, why)| format!("{}: {why}", self.ranks.rank_name(*rank)))
                 .collect();
-            join_first(said.iter().map(String::as_str))
+            join_first(reasons.iter().map(String::as_str))
         };
-        let (class, list, words) = if !trouble.failed.is_empty() {
+        let (class, list, text) = if !trouble.failed.is_empty() {
             let mut elsewhere = trouble.failed.clone();
             elsewhere.retain(|(rank, _)| node_of(*rank) != self.task.node);
             if elsewhere.is_empty() {
                 return None;
             }
-            let words = format!("could not continue: {}", named(&elsewhere));
-            ("rank-failed", elsewhere, words)
+            let text = format!("could not continue: {}", named(&elsewhere));
+            ("rank-failed", elsewhere, text)
         } else if !trouble.gone.is_empty() {
-            let words = format!("ended during the measurement: {}", named(&trouble.gone));
-            ("rank-gone", trouble.gone.clone(), words)
+            let text = format!("ended during the measurement: {}", named(&trouble.gone));
+            ("rank-gone", trouble.gone.clone(), text)
         } else {
             let waited = &trouble.timed_out;
             let count = self.ranks.count();
-            let words = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
-            ("time-out", waited.clone(), words)
+            let text = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
+            ("time-out", waited.clone(), text)
         };
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&words));
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&text));
         if class == "time-out"
             && let Some(mine) = mine
         {
@@ -342,7 +345,7 @@ impl RankSweep<'_, '_, '_> {
     fn connect(
         &mut self,
         machine: &NcclRankDevice,
-        bench: &mut NcclRank<'_>,
+        nccl_rank: &mut NcclRank<'_>,
         id: NcclUniqueId,
     ) -> Result<(), RankStop> {
         let call = if machine.nccl.supports_nonblocking() {
@@ -354,9 +357,9 @@ impl RankSweep<'_, '_, '_> {
             "ncclCommInitRank"
         };
         self.emitter.announce_step(&format!("{call}: connecting {} ranks", self.ranks.count()));
-        let connected = bench.connect(id, self.emitter).map(|()| Value::Null);
+        let connected = nccl_rank.connect(id, self.emitter).map(|()| Value::Null);
         self.share_outcome(connected, None, self.timeout)?;
-        if let Some(other) = bench.mismatched_rank_count() {
+        if let Some(other) = nccl_rank.mismatched_rank_count() {
             let count = self.ranks.count();
             let detail = format!("NCCL reports {other} ranks, but {count} joined");
             let kind = OutputProblemKind::Inconsistent;
@@ -368,7 +371,7 @@ impl RankSweep<'_, '_, '_> {
     fn run_test(
         &mut self,
         machine: &NcclRankDevice,
-        bench: &NcclRank<'_>,
+        nccl_rank: &NcclRank<'_>,
         name: &str,
         sizes: &[u64],
     ) -> Result<(), RankStop> {
@@ -385,7 +388,7 @@ impl RankSweep<'_, '_, '_> {
             for size in sizes {
                 let Some(counts) = collective.counts(*size, self.ranks.count()) else { continue };
                 measured += 1;
-                self.measure_size(bench, collective, counts, reading)?;
+                self.measure_size(nccl_rank, collective, counts, reading)?;
             }
             if measured == 0 {
                 return self.skip_test(
@@ -398,8 +401,8 @@ impl RankSweep<'_, '_, '_> {
         Ok(())
     }
 
-    /// Reports that a test is skipped. All ranks come to the same decision, and the first one
-    /// reports it.
+    /// Reports that a test is skipped. All ranks reach the same decision, and the first one reports
+    /// it.
     fn skip_test(&mut self, name: &str, class: &str, why: &str) -> Result<(), RankStop> {
         self.complete = false;
         if self.ranks.me != 0 {
@@ -412,7 +415,7 @@ impl RankSweep<'_, '_, '_> {
     /// Measures one size of one test: times, checks, shares, and reports on the first rank.
     fn measure_size(
         &mut self,
-        bench: &NcclRank<'_>,
+        nccl_rank: &NcclRank<'_>,
         collective: NcclCollective,
         counts: CollectiveCounts,
         reading: u32,
@@ -421,10 +424,11 @@ impl RankSweep<'_, '_, '_> {
         self.emitter.announce_step(&format!("{name} of {bytes} bytes, reading {reading}"));
         let (warmup, iterations) = (self.task.warmup, self.task.iterations.max(1));
         let begun = Instant::now();
-        let measured =
-            bench.time_operations(collective, counts, (warmup, iterations), self.emitter).and_then(
-                |time_us| Ok((time_us, bench.check_result(collective, counts, self.emitter)?)),
-            );
+        let measured = nccl_rank
+            .time_operations(collective, counts, (warmup, iterations), self.emitter)
+            .and_then(|time_us| {
+                Ok((time_us, nccl_rank.check_result(collective, counts, self.emitter)?))
+            });
         if let Ok((_, checked)) = &measured
             && let Some((place, found, wanted)) = checked.first
         {
@@ -511,8 +515,8 @@ mod tests {
     fn a_point_is_the_mean_of_all_ranks_and_names_the_slowest() {
         let counts = NcclCollective::AllReduce.counts(1_000_000, 2).expect("enough");
         let outcomes = [outcome(10.0, 0), outcome(30.0, 3)];
-        let point =
-            combine_samples(NcclCollective::AllReduce, counts, 20, &outcomes, 2).expect("all told");
+        let point = combine_samples(NcclCollective::AllReduce, counts, 20, &outcomes, 2)
+            .expect("all ranks reported");
         assert_eq!((point.time_us, point.slowest_us), (20.0, 30.0));
         assert!((point.algbw - 50.0).abs() < 1e-9 && (point.busbw - 50.0).abs() < 1e-9);
         assert_eq!((point.wrong, point.checked), (Some(3), 200));
@@ -531,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_comes_over_whole() {
+    fn an_id_survives_the_encoding() {
         let id = NcclUniqueId::from_bytes(std::array::from_fn(|at| u8::try_from(at).unwrap_or(0)));
         assert_eq!(decode_id(&encode_id(id)), Some(id));
         assert_eq!(decode_id(&Value::Null), None);

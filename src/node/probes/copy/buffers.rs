@@ -1,6 +1,7 @@
 //! The buffers of copy tests: allocated once per test, filled, stamped, cleared and compared.
 //!
-//! All work here runs in the GPU's own stream and is waited for; none of it is timed.
+//! All work here runs in the GPU's own stream and is complete when a call returns; none of it is
+//! timed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,13 +61,10 @@ impl BufferLayout {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BufferRole {
-    /// Copies read from it.
     Source,
-    /// Copies write to it.
     Destination,
 }
 
-/// Identity of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BufferKey {
     pub(crate) place: BufferPlace,
@@ -342,14 +340,14 @@ impl<'c> CopyBuffers<'c> {
             );
         }
         self.ensure_stage(pattern.bytes, at, &gpus[at])?;
-        let look = || {
+        let compare_once = || {
             self.read_back(destination, pattern, &gpus[at]).map_err(|error| {
                 let doing = format!("reading back the data received on GPU {}", gpus[at].index());
                 CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
             })
         };
-        let Some(difference) = look()? else { return Ok(None) };
-        Ok(Some(DataMismatch { difference, is_repeatable: look()?.is_some() }))
+        let Some(difference) = compare_once()? else { return Ok(None) };
+        Ok(Some(DataMismatch { difference, is_repeatable: compare_once()?.is_some() }))
     }
 
     /// Reads GPU memory back in pieces, and compares it.
@@ -399,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_larger_than_caches_has_one_place_and_small_ones_go_round() {
+    fn a_copy_larger_than_the_cache_has_one_slot_and_small_copies_rotate() {
         let l2 = 50 << 20;
         assert_eq!(BufferLayout::beyond_cache(l2, 512 << 20, 20).slots, 1);
         let small = BufferLayout::beyond_cache(l2, 64 << 20, 20);
@@ -411,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_all_of_a_buffer() {
+    fn pieces_cover_the_whole_buffer() {
         let all: Vec<_> = pieces(2 * STAGE_BYTES + 12).collect();
         assert_eq!(all, [(0, STAGE_BYTES), (STAGE_BYTES, STAGE_BYTES), (2 * STAGE_BYTES, 12)]);
     }

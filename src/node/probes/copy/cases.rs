@@ -11,7 +11,6 @@ use model::tournament;
 pub(crate) enum BufferPlace {
     /// Host memory near this GPU.
     Host(usize),
-    /// Memory of this GPU.
     Gpu(usize),
 }
 
@@ -63,7 +62,6 @@ pub(crate) struct CopyNumber {
 pub(crate) struct CopyRun {
     /// The copies; all start together.
     pub(crate) copies: Vec<CopyOperation>,
-    /// The numbers they produce.
     pub(crate) numbers: Vec<CopyNumber>,
 }
 
@@ -87,7 +85,6 @@ pub(crate) struct CopyCase {
 /// Why a test has no runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseRefusal {
-    /// No test has this name.
     Unknown,
     /// The test needs pairs of GPUs, and only one GPU exists.
     NeedsPairs,
@@ -174,7 +171,7 @@ const KINDS: &[(&str, CopyCaseKind)] = &[
     ("device_to_device_latency_ce", CopyCaseKind::PairLatency),
 ];
 
-/// The names of all tests.
+/// Names of all tests that this probe measures.
 pub fn case_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(name, _)| *name)
 }
@@ -308,8 +305,8 @@ fn build_runs(
                 .collect()
         }
         CopyCaseKind::PairsConcurrent(method) => concurrent_runs(name, method, gpus, reach),
-        // In all others, the other GPUs issue copies to the single GPU, or read from it: the total
-        // of a read is the outgoing traffic of the single GPU, as in nvbandwidth.
+        // In all other tests, the other GPUs issue copies to the single GPU, or read from it: the
+        // total of a read is the outgoing traffic of the single GPU, as in nvbandwidth.
         CopyCaseKind::AllToOne(method) => fan_runs(name, gpus, reach, |one, other| match method {
             PeerCopyMethod::Write => peer_copy(PeerCopyMethod::Write, other, one),
             PeerCopyMethod::Read => peer_copy(PeerCopyMethod::Read, one, other),
@@ -379,8 +376,9 @@ fn pair_run(name: &str, method: PeerCopyMethod, at: (usize, usize)) -> CopyRun {
     }
 }
 
-/// Disjoint pairs at the same time: every round of a tournament, in one direction and then the
-/// other. Only this shows a switch or root port that handles one pair well and several badly.
+/// Concurrent copies of disjoint pairs: every round of a round-robin tournament, first in one
+/// direction and then in the other. Only this test detects a switch or root port that handles one
+/// pair well and several pairs badly.
 fn concurrent_runs(
     name: &str,
     method: PeerCopyMethod,
@@ -406,7 +404,7 @@ fn concurrent_runs(
     runs
 }
 
-/// One GPU with all others that it can access.
+/// The runs of one GPU with all others that it can access.
 fn fan_runs(
     name: &str,
     gpus: usize,
@@ -449,14 +447,14 @@ mod tests {
     }
 
     #[test]
-    fn the_row_issues_and_a_write_goes_out_while_a_read_comes_in() {
+    fn the_row_issues_the_copy_and_a_write_goes_out_while_a_read_comes_in() {
         let (two, three) = (BufferPlace::Gpu(2), BufferPlace::Gpu(3));
         assert_eq!(moves("device_to_device_memcpy_write_ce", (2, 3)), [(two, three, 2, 1)]);
         assert_eq!(moves("device_to_device_memcpy_read_ce", (2, 3)), [(three, two, 2, 1)]);
     }
 
     #[test]
-    fn the_first_of_a_bidirectional_pair_comes_to_the_row_in_reads_and_in_writes() {
+    fn the_first_copy_of_a_bidirectional_pair_moves_data_to_the_row() {
         let (two, three) = (BufferPlace::Gpu(2), BufferPlace::Gpu(3));
         let read = moves("device_to_device_bidirectional_memcpy_read_ce", (2, 3));
         assert_eq!(read, [(three, two, 2, 1), (two, three, 3, 1)]);
@@ -472,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_disturbs_is_twice_as_large_and_gives_no_number() {
+    fn a_copy_for_load_is_twice_as_large_and_yields_no_number() {
         let (host, gpu) = (BufferPlace::Host(1), BufferPlace::Gpu(1));
         let there = moves("host_to_device_bidirectional_memcpy_ce", (0, 1));
         assert_eq!(there, [(host, gpu, 1, 1), (gpu, host, 1, 2)]);
@@ -492,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn the_total_of_a_read_by_all_is_what_leaves_the_one() {
+    fn the_total_of_a_read_by_all_is_the_outgoing_traffic_of_the_single_gpu() {
         for (name, inbound) in [
             ("all_to_one_write_ce", true),
             ("all_to_one_read_ce", false),
@@ -510,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_measured_once_and_pairs_at_once_share_no_gpu() {
+    fn every_cell_is_measured_once_and_concurrent_pairs_share_no_gpu() {
         for (name, _) in KINDS {
             for gpus in 1..=8 {
                 let Ok(case) = build_case(name, &labels(gpus), &everywhere) else { continue };
@@ -536,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_do_not_reach_each_other_are_left_out() {
+    fn pairs_without_peer_access_are_omitted() {
         let islands = |a: usize, b: usize| a / 2 == b / 2;
         for (name, runs, copies) in [
             ("device_to_device_memcpy_read_ce", 4, 4),
@@ -556,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_has_no_pairs_and_a_name_of_nobody_is_none() {
+    fn one_gpu_has_no_pairs_and_an_unknown_test_is_refused() {
         let refused = |name| build_case(name, &labels(1), &everywhere).expect_err("nothing to run");
         assert_eq!(refused("device_to_device_memcpy_read_ce"), CaseRefusal::NeedsPairs);
         assert_eq!(refused("one_to_all_read_ce"), CaseRefusal::NeedsPairs);

@@ -17,14 +17,12 @@ use model::probe_report::{ProbeProblem, ProbedGpu};
 /// A GPU that the driver reports.
 #[derive(Clone, Debug)]
 pub(crate) struct DetectedGpu {
-    /// The driver's handle.
     pub(crate) device: CudaDevice,
     pub(crate) probed: ProbedGpu,
 }
 
 #[derive(Debug)]
 pub(crate) struct OpenGpu<'c> {
-    /// The driver's handle.
     pub(crate) device: CudaDevice,
     pub(crate) probed: ProbedGpu,
     /// Bytes of its second-level cache; 0 if unknown.
@@ -104,7 +102,7 @@ pub(crate) fn select_gpus(
     let there = found.len();
     let lacks = |index: &&u32| !found.iter().any(|gpu| gpu.probed.index == **index);
     let problems = wanted.iter().filter(lacks).map(|index| {
-        let what = format!("no GPU {index}: the driver reports {there} to this process");
+        let what = format!("no GPU {index}: this process sees {there} GPUs");
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", what);
         problem.gpu = Some(*index);
         problem
@@ -204,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_is_ordered_by_number_and_domains_come_first() {
+    fn gpus_are_ordered_by_domain_and_bus_number() {
         let mut ids = ["0001:03:00.0", "0000:9b:00.0", "0000:1b:00.0", "10000:01:00.0"];
         ids.sort_by_key(|id| bus_sort_key(id));
         assert_eq!(ids, ["0000:1b:00.0", "0000:9b:00.0", "0001:03:00.0", "10000:01:00.0"]);
     }
 
     #[test]
-    fn a_hidden_gpu_keeps_its_number() {
+    fn hidden_gpus_count_in_the_indices() {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let own = ids(&["0000:2b:00.0", "0000:9b:00.0"]);
         let all = ids(&["0000:9b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_and_not_there_is_named() {
+    fn a_missing_requested_gpu_is_reported() {
         let (kept, problems) = select_gpus(vec![found(0), found(1), found(2)], &[2, 5]);
         assert_eq!(kept.iter().map(|gpu| gpu.probed.index).collect::<Vec<_>>(), [2]);
         assert_eq!((problems.len(), problems[0].gpu), (1, Some(5)));
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_known_by_its_name() {
+    fn a_mig_instance_is_recognized_by_its_name() {
         assert!(is_mig_instance("NVIDIA H100 80GB HBM3 MIG 1g.10gb"));
         assert!(!is_mig_instance("NVIDIA H100 80GB HBM3"));
     }

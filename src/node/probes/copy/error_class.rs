@@ -15,11 +15,8 @@ pub(crate) enum CopyCallStep {
     Start,
     /// Opening a GPU with this compute mode, if it is known.
     Open(Option<i32>),
-    /// Allocating pinned host memory.
     HostMemory,
-    /// Allocating GPU memory.
     GpuMemory,
-    /// Enabling peer access.
     Peers,
     /// All later steps.
     Copy,
@@ -59,7 +56,7 @@ pub(crate) fn classify_error(
     problem
 }
 
-/// True if the context cannot be used any more after this error (`cuda.h` documents this for these
+/// True if the context can no longer be used after this error (`cuda.h` documents this for these
 /// results; a GPU that fell off the bus, Xid 79, usually returns `UNKNOWN`).
 pub(crate) fn is_sticky(error: &CudaCallError) -> bool {
     let lasting = [
@@ -170,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_the_driver_speaks_against_a_gpu() {
+    fn no_driver_error_blames_a_gpu() {
         for code in 1..1000 {
             for step in [
                 CopyCallStep::Start,
@@ -187,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_told_apart_has_a_class_of_its_own() {
+    fn distinct_causes_have_distinct_classes() {
         assert_eq!(class(34, CopyCallStep::Start), "stub-library");
         assert_eq!(class(100, CopyCallStep::Start), "no-device");
         assert_eq!(class(999, CopyCallStep::Start), "driver-failed");
@@ -210,14 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_says_what_it_means_what_was_said_and_when() {
-        let said = classify_error(&failed(2), CopyCallStep::GpuMemory, "taking 512 MiB on GPU 3");
+    fn a_problem_contains_the_meaning_the_driver_error_and_the_step() {
+        let problem =
+            classify_error(&failed(2), CopyCallStep::GpuMemory, "taking 512 MiB on GPU 3");
         assert_eq!(
-            said.detail,
+            problem.detail,
             "not enough memory on the GPU (cuSomething: CUDA_ERROR_OUT_OF_MEMORY (2), \
              while taking 512 MiB on GPU 3)"
         );
-        assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+        assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
         let old = classify_error(
             &CudaCallError::Missing { call: "cuMemCreate" },
             CopyCallStep::Copy,
@@ -230,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_told_from_a_wrong_one() {
+    fn a_missing_library_is_distinguished_from_a_wrong_one() {
         let tried = vec!["libcuda.so.1".to_owned()];
-        let said = "no such file".to_owned();
-        let missing = classify_load_error(&LibraryLoadError::NotFound { tried, said });
+        let message = "no such file".to_owned();
+        let missing = classify_load_error(&LibraryLoadError::NotFound { tried, said: message });
         assert_eq!(missing.class.as_str(), "no-driver");
         assert!(missing.detail.starts_with("libcuda.so.1 cannot be opened"), "{missing:?}");
         let foreign = LibraryLoadError::WrongLibrary {
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_no_lasting_error() {
+    fn a_refusal_is_not_a_sticky_error() {
         for code in [1, 2, 400, 704, 800, 801] {
             assert!(!is_sticky(&failed(code)), "{code}");
         }

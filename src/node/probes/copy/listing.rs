@@ -9,24 +9,28 @@ use crate::ffi::cuda::CudaLibrary;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 
 /// Reports the GPUs of the driver, and opens none. Returns an error if the output is closed.
-pub fn list_gpus(cuda: Option<&Path>, root: &Path, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
-    mouth.announce_step("loading the driver's library");
+pub fn list_gpus(
+    cuda: Option<&Path>,
+    root: &Path,
+    emitter: &mut ProbeEmitter<'_>,
+) -> io::Result<()> {
+    emitter.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(cuda) {
         Ok(cuda) => cuda,
         Err(error) => {
-            return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+            return emitter.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
         }
     };
-    mouth.announce_step("initializing the driver");
+    emitter.announce_step("initializing the driver");
     let found = match devices::find_gpus(&cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)),
+        Err(problem) => return emitter.emit(&ProbeMessage::Problem(*problem)),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
+        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
     for gpu in found {
-        mouth.emit(&ProbeMessage::Gpu(gpu.probed))?;
+        emitter.emit(&ProbeMessage::Gpu(gpu.probed))?;
     }
-    mouth.emit(&ProbeMessage::End)
+    emitter.emit(&ProbeMessage::End)
 }

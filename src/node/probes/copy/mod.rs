@@ -29,23 +29,23 @@ use session::CopySession;
 use task::CopyTask;
 
 /// Measures and reports the results. Returns an error if the output is closed.
-pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+pub fn measure(task: &CopyTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
     if let Some(across) = task.across {
-        return cross_node::measure(task, across, mouth);
+        return cross_node::measure(task, across, emitter);
     }
-    mouth.announce_step("loading the driver's library");
+    emitter.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
         Err(error) => {
-            return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+            return emitter.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
         }
     };
-    let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, mouth)? {
+    let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, emitter)? {
         Some(opened) => opened,
         None => return Ok(()),
     };
-    let measured = CopySession::new(&cuda, task, gpus, failed).run_tests(mouth)?;
-    if measured { mouth.emit(&ProbeMessage::End) } else { Ok(()) }
+    let measured = CopySession::new(&cuda, task, gpus, failed).run_tests(emitter)?;
+    if measured { emitter.emit(&ProbeMessage::End) } else { Ok(()) }
 }
 
 /// Opens and reports the requested GPUs; `None` if no GPU can be measured. The flag is true if some
@@ -53,34 +53,34 @@ pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> 
 pub(crate) fn open_gpus<'c>(
     cuda: &'c CudaLibrary,
     root: &Path,
-    asked: &[u32],
-    mouth: &mut ProbeEmitter<'_>,
+    requested: &[u32],
+    emitter: &mut ProbeEmitter<'_>,
 ) -> io::Result<Option<(Vec<OpenGpu<'c>>, bool)>> {
-    mouth.announce_step("initializing the driver");
+    emitter.announce_step("initializing the driver");
     let found = match devices::find_gpus(cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)).map(|()| None),
+        Err(problem) => return emitter.emit(&ProbeMessage::Problem(*problem)).map(|()| None),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
+        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
-    let (found, absent) = devices::select_gpus(found, asked);
+    let (found, absent) = devices::select_gpus(found, requested);
     let mut failed = !absent.is_empty();
     for problem in absent {
-        mouth.emit(&ProbeMessage::Problem(problem))?;
+        emitter.emit(&ProbeMessage::Problem(problem))?;
     }
     let mut gpus = Vec::new();
     for one in &found {
-        mouth.announce_step(&format!("opening GPU {}", one.probed.index));
+        emitter.announce_step(&format!("opening GPU {}", one.probed.index));
         match OpenGpu::open(cuda, one, root) {
             Ok(gpu) => {
-                mouth.emit(&ProbeMessage::Gpu(gpu.probed.clone()))?;
+                emitter.emit(&ProbeMessage::Gpu(gpu.probed.clone()))?;
                 gpus.push(gpu);
             }
             Err(problem) => {
                 failed = true;
                 let whole_node = problem.class.as_str() == "system-not-ready";
-                mouth.emit(&ProbeMessage::Problem(*problem))?;
+                emitter.emit(&ProbeMessage::Problem(*problem))?;
                 if whole_node {
                     break;
                 }

@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_tells_the_node_and_the_node_its_processors() {
+    fn the_pci_slot_gives_the_node_and_the_node_its_cpus() {
         let root = tree("1", "4-6,12");
         let found = find_numa_cpus(root.path(), "0000:3b:00.0").expect("a node");
         assert_eq!((found.node, found.cpus), (1, vec![4, 5, 6, 12]));
     }
 
     #[test]
-    fn what_the_system_does_not_tell_is_not_made_up() {
+    fn unknown_or_invalid_numa_data_gives_no_cpus() {
         assert!(find_numa_cpus(tree("-1", "0-3").path(), "0000:3b:00.0").is_none());
         assert!(find_numa_cpus(tree("1", "").path(), "0000:3b:00.0").is_none());
         assert!(find_numa_cpus(tree("1", "a-b").path(), "0000:3b:00.0").is_none());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_comes_back() {
+    fn dropping_the_pin_restores_the_cpu_mask() {
         // Runs in a separate thread, so that the pinning ends with it.
         let (before, there, after) = std::thread::spawn(|| {
             let before = sched_getaffinity(None).expect("known");

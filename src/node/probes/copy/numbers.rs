@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_is_over_the_time_of_the_slowest_and_a_sum_is_of_each_its_own() {
+    fn a_total_uses_the_overall_time_and_a_sum_the_time_of_each_copy() {
         let bytes = [1_000_000_000, 1_000_000_000];
         let times = times(&[0.5, 1.0], 1.0);
         let of =
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_that_of_one_copy_in_microseconds() {
+    fn a_latency_is_the_time_of_one_copy_in_microseconds() {
         let got = compute_number(
             CopyMeasure::Latency,
             NumberBasis::One(0),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_no_number() {
+    fn a_time_of_zero_gives_no_number() {
         let nothing = times(&[0.0], 0.0);
         for of in [NumberBasis::One(0), NumberBasis::All, NumberBasis::FirstTwo] {
             assert_eq!(compute_number(CopyMeasure::Bandwidth, of, 1, &[8], &nothing), None);

@@ -14,7 +14,6 @@ const THREADS: usize = 8;
 /// Minimum size that justifies a second thread.
 const MIN_PART_BYTES: usize = 1 << 22;
 
-/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyPattern {
     /// Identifies the buffer.
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_whatever_the_size_and_the_pieces() {
+    fn written_data_matches_at_every_size_and_offset() {
         for bytes in [4, 16, 4096, 1_000_004, (4 << 22) + 12] {
             let pattern = pattern(bytes);
             let data = written(&pattern);
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_counted_over_all_parts_and_the_first_is_told() {
+    fn differences_are_counted_over_all_parts_and_the_first_is_reported() {
         let pattern = pattern(3 * MIN_PART_BYTES);
         let mut data = written(&pattern);
         for at in [MIN_PART_BYTES + 8, 2 * MIN_PART_BYTES + 8, 2 * MIN_PART_BYTES + 16] {
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_nothing_was_copied_to_differs_everywhere() {
+    fn a_cleared_buffer_differs_in_every_word() {
         let pattern = pattern(1 << 16);
         let mut data = written(&pattern);
         pattern.clear(&mut data);
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_an_earlier_copy_or_of_another_buffer_is_no_match() {
+    fn data_of_an_earlier_copy_or_of_another_buffer_does_not_match() {
         let old = pattern(1 << 16);
         let mut data = written(&old);
         let new = CopyPattern { stamp: hash_parts(&["second"]), ..old };
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_was_moved_by_a_little_is_no_match() {
+    fn shifted_data_does_not_match() {
         let pattern = pattern(1 << 16);
         let data = written(&pattern);
         for by in [4, 128, 4096] {

@@ -7,7 +7,6 @@ use crate::ffi::cuda::{
     CudaCallError, CudaContext, CudaDevice, CudaEvent, CudaLibrary, CudaStream, DevicePointer,
 };
 
-/// A retained primary context.
 #[derive(Debug)]
 pub(crate) struct PrimaryContext<'c> {
     cuda: &'c CudaLibrary,

@@ -38,7 +38,7 @@ impl<'c> CopySession<'c, '_> {
         name: &str,
         case: &CopyCase,
         run: &CopyRun,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<Result<(), CopyCallFailure>> {
         let (bytes, copies) = match case.measure {
             CopyMeasure::Bandwidth => (
@@ -49,7 +49,7 @@ impl<'c> CopySession<'c, '_> {
         };
         let (warmup, copies) = (to_usize(self.task.warmup), copies.max(1));
         let what = self.describe_run(run);
-        mouth.announce_step(&format!("{name}: {what}: allocating memory"));
+        emitter.announce_step(&format!("{name}: {what}: allocating memory"));
         let (mut ready, lanes) =
             match self.prepare_run(run, case.measure, bytes.max(WORD), warmup + copies) {
                 Ok(made) => made,
@@ -63,17 +63,17 @@ impl<'c> CopySession<'c, '_> {
         for (copy, ready) in run.copies.iter().zip(&ready) {
             if let Some(wrong) = ready.source_mismatch {
                 let problem = self.wrong_source_problem(name, copy, wrong);
-                self.emit_once(problem, mouth)?;
+                self.emit_once(problem, emitter)?;
             }
         }
-        mouth.announce_step(&format!("{name}: {what}: first copy"));
+        emitter.announce_step(&format!("{name}: {what}: first copy"));
         if let Err(error) = timing::prime_lanes(self.cuda, &lanes) {
             return Ok(Err(failed(run, error, "first copy")));
         }
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
         for reading in 0..readings {
-            mouth.announce_step(&format!("{name}: {what}: reading {reading}"));
+            emitter.announce_step(&format!("{name}: {what}: reading {reading}"));
             let stamp = pattern::hash_parts(&[name, &what, &reading.to_string()]);
             for (nth, copy) in ready.iter_mut().enumerate() {
                 copy.pattern.stamp = stamp.wrapping_add(u32::try_from(nth).unwrap_or(u32::MAX));
@@ -87,8 +87,8 @@ impl<'c> CopySession<'c, '_> {
                 Ok(times) => times,
                 Err(error) => return Ok(Err(failed(run, error, &format!("reading {reading}")))),
             };
-            self.emit_numbers(case, run, (reading, copies), (&ready, &times), mouth)?;
-            mouth.announce_step(&format!("{name}: {what}: comparing reading {reading}"));
+            self.emit_numbers(case, run, (reading, copies), (&ready, &times), emitter)?;
+            emitter.announce_step(&format!("{name}: {what}: comparing reading {reading}"));
             for (nth, copy) in ready.iter().enumerate() {
                 // Copies that only generate load are compared once.
                 let counts = run.numbers.iter().any(|number| number.basis.includes(nth));
@@ -101,7 +101,7 @@ impl<'c> CopySession<'c, '_> {
                     Ok(Some(found)) if wrong.insert(nth) => {
                         let problem =
                             self.wrong_data_problem(name, run.copies[nth], reading, found);
-                        mouth.emit(&ProbeMessage::Problem(problem))?;
+                        emitter.emit(&ProbeMessage::Problem(problem))?;
                     }
                     Ok(_) => {}
                     Err(trouble) => return Ok(Err(trouble)),
@@ -157,7 +157,7 @@ impl<'c> CopySession<'c, '_> {
         run: &CopyRun,
         (reading, copies): (u32, usize),
         (ready, times): (&[PreparedCopy], &LaneTimes),
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         let bytes: Vec<usize> = ready.iter().map(|copy| copy.source.layout.bytes).collect();
         for number in &run.numbers {
@@ -167,11 +167,11 @@ impl<'c> CopySession<'c, '_> {
                 let what = "the driver reports a copy time of zero";
                 let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-time", what);
                 problem.testcase = Some(number.testcase.clone());
-                self.emit_once(problem, mouth)?;
+                self.emit_once(problem, emitter)?;
                 continue;
             };
             let cell = self.new_cell(case, number, reading, value);
-            mouth.emit(&ProbeMessage::Cell(cell))?;
+            emitter.emit(&ProbeMessage::Cell(cell))?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! The work of one process: tests in order, each run reading by reading, everything reported
-//! immediately.
+//! The work of one process: runs the tests in order, each run reading by reading, and reports every
+//! result immediately.
 //!
-//! A failed call costs its run. A GPU that does not answer any more costs the runs that it is part
-//! of; the others continue.
+//! A failed call ends its run. If a GPU stops answering, the runs that use it are dropped; the
+//! others continue.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -60,17 +60,17 @@ impl<'c, 't> CopySession<'c, 't> {
     }
 
     /// Runs all tests. Returns whether everything requested was measured.
-    pub(super) fn run_tests(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<bool> {
-        self.prepare_gate(mouth)?;
+    pub(super) fn run_tests(&mut self, emitter: &mut ProbeEmitter<'_>) -> io::Result<bool> {
+        self.prepare_gate(emitter)?;
         for name in &self.task.tests {
-            self.run_test(name, mouth)?;
+            self.run_test(name, emitter)?;
             self.buffers.clear();
         }
         Ok(!self.failed)
     }
 
-    fn prepare_gate(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
-        mouth.announce_step("testing whether streams can wait for a memory word");
+    fn prepare_gate(&mut self, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
+        emitter.announce_step("testing whether streams can wait for a memory word");
         let gate = self.gpus.first().map(|gpu| StreamGate::new(self.cuda, gpu));
         let mut why = match &gate {
             Some(Err(error)) => Some(error.to_string()),
@@ -83,7 +83,7 @@ impl<'c, 't> CopySession<'c, 't> {
                     Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
                     Err(error) => {
                         let doing = format!("making GPU {} wait", self.gpus[at].index());
-                        self.drop_gpu(at, &error, &doing, mouth)?;
+                        self.drop_gpu(at, &error, &doing, emitter)?;
                     }
                 }
             }
@@ -95,40 +95,39 @@ impl<'c, 't> CopySession<'c, 't> {
         }
         let Some(why) = why else { return Ok(()) };
         let value = format!("copies start as they are enqueued: {why}");
-        mouth.emit(&ProbeMessage::Note { name: "start".to_owned(), value })
+        emitter.emit(&ProbeMessage::Note { name: "start".to_owned(), value })
     }
 
-    /// Stops using a GPU.
     fn drop_gpu(
         &mut self,
         at: usize,
         error: &CudaCallError,
         doing: &str,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         self.lost_gpus.insert(at);
         let mut problem = error_class::classify_error(error, CopyCallStep::Copy, doing);
         problem.gpu = Some(self.gpus[at].index());
-        self.emit_once(problem, mouth)
+        self.emit_once(problem, emitter)
     }
 
-    fn run_test(&mut self, name: &str, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    fn run_test(&mut self, name: &str, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
         let labels: Vec<String> = self.gpus.iter().map(|gpu| gpu.index().to_string()).collect();
-        let nobody = |_: usize, _: usize| false;
+        let no_peers = |_: usize, _: usize| false;
         // Tests without pairs do not wait for peer access.
         if cases::needs_pairs(name) && 1 < labels.len() {
-            self.enable_peers(mouth)?;
+            self.enable_peers(emitter)?;
         }
         let case = match &self.peers {
             Some(peers) => cases::build_case(name, &labels, &|a, b| peers.can_reach(a, b)),
-            None => cases::build_case(name, &labels, &nobody),
+            None => cases::build_case(name, &labels, &no_peers),
         };
         let case = match case {
             Ok(case) => case,
-            Err(refusal) => return self.report_refusal(refusal, name, mouth),
+            Err(refusal) => return self.report_refusal(refusal, name, emitter),
         };
         for shape in &case.shapes {
-            mouth.emit(&ProbeMessage::Test(shape.clone()))?;
+            emitter.emit(&ProbeMessage::Test(shape.clone()))?;
         }
         if case.runs.is_empty() {
             if self.peers.as_ref().is_some_and(PeerAccess::was_refused) {
@@ -138,31 +137,31 @@ impl<'c, 't> CopySession<'c, 't> {
             let what = "no two of these GPUs have peer access";
             let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
             problem.testcase = Some(name.to_owned());
-            return self.emit_once(problem, mouth);
+            return self.emit_once(problem, emitter);
         }
         for run in &case.runs {
             if self.gpus_of(run).any(|gpu| self.lost_gpus.contains(&gpu)) {
                 continue;
             }
-            if let Err(trouble) = self.take_readings(name, &case, run, mouth)? {
-                self.report_failure(name, run, trouble, mouth)?;
+            if let Err(trouble) = self.take_readings(name, &case, run, emitter)? {
+                self.report_failure(name, run, trouble, emitter)?;
             }
         }
         Ok(())
     }
 
-    fn enable_peers(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    fn enable_peers(&mut self, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
         if self.peers.is_some() {
             return Ok(());
         }
-        mouth.announce_step("enabling peer access");
+        emitter.announce_step("enabling peer access");
         let (peers, problems) = PeerAccess::enable(self.cuda, &self.gpus);
         // Without any peer access, each test reports that once.
-        let nobody = peers.is_empty();
+        let is_unreachable = peers.is_empty();
         self.peers = Some(peers);
         for problem in problems {
-            if !(nobody && problem.kind == OutputProblemKind::Waived) {
-                self.emit_once(problem, mouth)?;
+            if !(is_unreachable && problem.kind == OutputProblemKind::Waived) {
+                self.emit_once(problem, emitter)?;
             }
         }
         Ok(())
@@ -172,7 +171,7 @@ impl<'c, 't> CopySession<'c, 't> {
         &mut self,
         refusal: CaseRefusal,
         name: &str,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         let mut problem = match refusal {
             CaseRefusal::Unknown => {
@@ -189,7 +188,7 @@ impl<'c, 't> CopySession<'c, 't> {
             }
         };
         problem.testcase = Some(name.to_owned());
-        self.emit_once(problem, mouth)
+        self.emit_once(problem, emitter)
     }
 
     /// The GPUs that a run uses.
@@ -200,25 +199,26 @@ impl<'c, 't> CopySession<'c, 't> {
         all.into_iter()
     }
 
-    /// Reports why a run failed, and finds the GPUs that do not answer any more.
+    /// Reports why a run failed, and finds the GPUs that no longer answer.
     fn report_failure(
         &mut self,
         name: &str,
         run: &CopyRun,
         trouble: CopyCallFailure,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         let CopyCallFailure { error, step, action: doing, gpu } = trouble;
         let mut gone = Vec::new();
         if error_class::is_sticky(&error) {
             for at in self.gpus_of(run) {
                 let gpu = &self.gpus[at];
-                mouth.announce_step(&format!("checking whether GPU {} still answers", gpu.index()));
-                let asked = self
+                emitter
+                    .announce_step(&format!("checking whether GPU {} still answers", gpu.index()));
+                let answer = self
                     .cuda
                     .set_current_context(gpu.context())
                     .and_then(|()| self.cuda.synchronize());
-                if let Err(error) = asked {
+                if let Err(error) = answer {
                     gone.push((at, error));
                 }
             }
@@ -232,16 +232,16 @@ impl<'c, 't> CopySession<'c, 't> {
             }
             problem.gpu = self.gpus.get(gpu).map(OpenGpu::index);
             problem.testcase = Some(name.to_owned());
-            return self.emit_once(problem, mouth);
+            return self.emit_once(problem, emitter);
         }
-        gone.iter().try_for_each(|(at, error)| self.drop_gpu(*at, error, &doing, mouth))
+        gone.iter().try_for_each(|(at, error)| self.drop_gpu(*at, error, &doing, emitter))
     }
 
     /// Reports a problem once per class, GPU and test.
     pub(super) fn emit_once(
         &mut self,
         problem: ProbeProblem,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         self.failed |= problem.kind == OutputProblemKind::Error;
         // Pairs share a class; only the sentence distinguishes them.
@@ -249,11 +249,10 @@ impl<'c, 't> CopySession<'c, 't> {
         if !self.emitted.insert((problem.class.clone(), problem.gpu, what)) {
             return Ok(());
         }
-        mouth.emit(&ProbeMessage::Problem(problem))
+        emitter.emit(&ProbeMessage::Problem(problem))
     }
 }
 
-/// Converts a number of copies.
 pub(super) fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

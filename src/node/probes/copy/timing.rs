@@ -80,7 +80,6 @@ impl Drop for ClosedStreamGate<'_, '_> {
     }
 }
 
-/// A stream of copies.
 #[derive(Debug)]
 pub(crate) struct CopyLane<'c> {
     context: CudaContext,
@@ -159,7 +158,7 @@ pub(crate) fn prime_lanes(cuda: &CudaLibrary, lanes: &[CopyLane<'_>]) -> Result<
     Ok(())
 }
 
-/// True if this many operations can be held at once.
+/// True if this many operations can be held together.
 pub(crate) fn can_be_held(warmup: usize, copies: usize) -> bool {
     warmup.saturating_add(copies) <= MAX_HELD
 }
@@ -230,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_a_channel_takes_is_not_held() {
+    fn more_operations_than_a_channel_takes_are_not_held() {
         assert!(can_be_held(4, 16) && can_be_held(100, 300));
         assert!(!can_be_held(4, 1000) && !can_be_held(usize::MAX, 1));
     }

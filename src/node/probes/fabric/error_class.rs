@@ -17,13 +17,11 @@ use model::probe_report::ProbeProblem;
 pub(crate) enum FabricCallStep {
     /// Allocating memory that can be shared, or querying its granularity.
     Create,
-    /// Exporting a handle.
     Export,
     /// Importing memory of the same process.
     ImportOwn,
     /// Importing memory of another process.
     ImportPeer,
-    /// Mapping it.
     Map,
     /// All other steps.
     Other,
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_permitted_is_told_apart_by_what_is_there() {
+    fn a_refusal_is_classified_by_the_visible_channels() {
         let none = ImexChannels { registered: Some(true), ..ImexChannels::default() };
         let unregistered = ImexChannels { registered: Some(false), ..ImexChannels::default() };
         let closed = vec![("channel0".to_owned(), "Permission denied".to_owned())];
@@ -192,15 +190,15 @@ mod tests {
             assert_eq!(class(800, step, &open()), "imex-channel-refused");
         }
         assert_eq!(class(800, FabricCallStep::ImportPeer, &open()), "other-imex-channel");
-        let said =
+        let problem =
             classify_error(&failed(800), FabricCallStep::Create, "making 2 MiB on GPU 0", &denied);
-        assert!(said.detail.contains("nvidia-caps-imex-channels/channel0 (Permission denied)"));
-        assert!(said.detail.contains("(cuMemSomething: CUDA_ERROR_NOT_PERMITTED (800), while"));
-        assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_NOT_PERMITTED"));
+        assert!(problem.detail.contains("nvidia-caps-imex-channels/channel0 (Permission denied)"));
+        assert!(problem.detail.contains("(cuMemSomething: CUDA_ERROR_NOT_PERMITTED (800), while"));
+        assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_NOT_PERMITTED"));
     }
 
     #[test]
-    fn the_same_number_means_something_else_at_another_step() {
+    fn the_same_code_has_another_meaning_in_another_step() {
         assert_eq!(class(400, FabricCallStep::ImportPeer, &open()), "other-fabric");
         assert_eq!(class(400, FabricCallStep::ImportOwn, &open()), "imex-not-running");
         assert_eq!(class(909, FabricCallStep::ImportPeer, &open()), "imex-peer-missing");
@@ -214,13 +212,13 @@ mod tests {
     #[test]
     fn a_missing_call_is_an_old_driver_with_its_floor() {
         let missing = CudaCallError::Missing { call: "cuMemExportToShareableHandle" };
-        let said = classify_error(&missing, FabricCallStep::Export, "exporting", &open());
-        assert_eq!(said.class.as_str(), "driver-too-old");
-        assert!(said.detail.contains("R550") && said.detail.contains("R570"));
+        let problem = classify_error(&missing, FabricCallStep::Export, "exporting", &open());
+        assert_eq!(problem.class.as_str(), "driver-too-old");
+        assert!(problem.detail.contains("R550") && problem.detail.contains("R570"));
     }
 
     #[test]
-    fn no_error_speaks_against_a_gpu() {
+    fn no_error_blames_a_gpu() {
         let steps = [
             FabricCallStep::Create,
             FabricCallStep::Export,
@@ -231,8 +229,8 @@ mod tests {
         ];
         for code in 1..1000 {
             for step in steps {
-                let said = classify_error(&failed(code), step, "trying", &open());
-                assert_eq!(said.kind, OutputProblemKind::Error);
+                let problem = classify_error(&failed(code), step, "trying", &open());
+                assert_eq!(problem.kind, OutputProblemKind::Error);
             }
         }
     }

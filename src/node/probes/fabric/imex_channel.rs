@@ -62,9 +62,9 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_told_from_none() {
-        let there = root(Some("195 nvidia\n234 nvidia-caps-imex-channels\n"), &["channel0"]);
-        let seen = read_channels(there.path());
+    fn registered_and_open_channels_are_reported() {
+        let with_channel = root(Some("195 nvidia\n234 nvidia-caps-imex-channels\n"), &["channel0"]);
+        let seen = read_channels(with_channel.path());
         assert_eq!((seen.registered, seen.open), (Some(true), vec!["channel0".to_owned()]));
         let none = read_channels(root(Some("195 nvidia\n"), &[]).path());
         assert_eq!(none, ImexChannels { registered: Some(false), ..ImexChannels::default() });
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_cannot_be_opened_says_why() {
+    fn a_channel_that_cannot_be_opened_has_a_reason() {
         let root = root(None, &[]);
         let folder = root.path().join("dev").join(DEVICE);
         std::os::unix::fs::symlink("/no/such/file", folder.join("channel7")).expect("linked");

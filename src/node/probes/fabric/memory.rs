@@ -54,7 +54,6 @@ impl<'c> FabricMemory<'c> {
         Ok(Self { cuda, allocation, bytes })
     }
 
-    /// Exports the handle for importers.
     pub(crate) fn export(&self) -> Result<[u8; FABRIC_HANDLE_BYTES], FabricStepFailure> {
         self.cuda.export_fabric_handle(self.allocation).map_err(with_step(FabricCallStep::Export))
     }

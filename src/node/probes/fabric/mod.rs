@@ -32,36 +32,36 @@ use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 const PEER_TIMEOUT_S: f64 = 60.0;
 
 /// Runs all trials and reports the results. Returns an error if the output is closed.
-pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
-    mouth.announce_step("loading the driver's library");
+pub fn run_trials(task: &FabricTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    emitter.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
         Err(error) => {
             let problem = copy::error_class::classify_load_error(&error);
-            return mouth.emit(&ProbeMessage::Problem(problem));
+            return emitter.emit(&ProbeMessage::Problem(problem));
         }
     };
-    let Some((gpus, failed)) = copy::open_gpus(&cuda, &task.root, &[], mouth)? else {
+    let Some((gpus, failed)) = copy::open_gpus(&cuda, &task.root, &[], emitter)? else {
         return Ok(());
     };
     let channels = imex_channel::read_channels(&task.root);
-    emit_channels(&channels, mouth)?;
+    emit_channels(&channels, emitter)?;
     let mut whole = !failed;
     let mut trials = Vec::new();
     let mut reports = Vec::new();
     for gpu in gpus {
-        let mut report = TrialReport::new(gpu.index(), mouth);
+        let mut report = TrialReport::new(gpu.index(), emitter);
         trials.push(SharingTrial::run_local(&cuda, gpu, task.bytes, &mut report)?);
         reports.extend(report.into_failures());
     }
-    whole &= emit_problems(&reports, &channels, mouth)?;
-    match run_peer_trials(&mut trials, &channels, mouth) {
-        Ok(all) if all && whole => mouth.emit(&ProbeMessage::End),
+    whole &= emit_problems(&reports, &channels, emitter)?;
+    match run_peer_trials(&mut trials, &channels, emitter) {
+        Ok(all) if all && whole => emitter.emit(&ProbeMessage::End),
         Ok(_) => Ok(()),
         Err(ProbeAbort::OutputClosed(error)) => Err(error),
         Err(ProbeAbort::ExchangeFailed(error)) => {
             let what = format!("the exchange with the other process ended: {error}");
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+            emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
                 "left-alone",
                 what,
@@ -71,7 +71,7 @@ pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result
 }
 
 /// Reports the IMEX channels that the system has.
-fn emit_channels(channels: &ImexChannels, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+fn emit_channels(channels: &ImexChannels, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {
     let registered = match channels.registered {
         Some(true) => "yes",
         Some(false) => "no",
@@ -81,7 +81,7 @@ fn emit_channels(channels: &ImexChannels, mouth: &mut ProbeEmitter<'_>) -> io::R
     seen.extend(channels.closed.iter().map(|(name, why)| format!("{name} ({why})")));
     let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
     for (name, value) in [("imex-registered", registered), ("imex-channels", &seen)] {
-        mouth.emit(&ProbeMessage::Note { name: name.to_owned(), value: value.to_owned() })?;
+        emitter.emit(&ProbeMessage::Note { name: name.to_owned(), value: value.to_owned() })?;
     }
     Ok(())
 }
@@ -90,11 +90,11 @@ fn emit_channels(channels: &ImexChannels, mouth: &mut ProbeEmitter<'_>) -> io::R
 fn emit_problems(
     failures: &[trial::FailedTrialStep],
     channels: &ImexChannels,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> io::Result<bool> {
     let problems = trial::merge_problems(failures, channels);
     for problem in &problems {
-        mouth.emit(&ProbeMessage::Problem(problem.clone()))?;
+        emitter.emit(&ProbeMessage::Problem(problem.clone()))?;
     }
     Ok(problems.is_empty())
 }
@@ -103,16 +103,16 @@ fn emit_problems(
 fn run_peer_trials(
     trials: &mut [SharingTrial<'_>],
     channels: &ImexChannels,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> Result<bool, ProbeAbort> {
-    mouth.announce_step("waiting for the other process");
+    emitter.announce_step("waiting for the other process");
     let offers: Vec<SharedMemoryOffer> = trials.iter().map(SharingTrial::to_offer).collect();
     let value = serde_json::to_value(offers).expect("plain data");
     let offers: Result<Vec<SharedMemoryOffer>, String> =
-        read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
+        read_peer(&emitter.exchange(value, PEER_TIMEOUT_S)?);
     let mut failures = Vec::new();
     for trial in trials.iter_mut() {
-        let mut report = TrialReport::new(trial.index(), mouth);
+        let mut report = TrialReport::new(trial.index(), emitter);
         let offer = match &offers {
             Ok(offers) => offers
                 .iter()
@@ -124,24 +124,24 @@ fn run_peer_trials(
         failures.extend(report.into_failures());
     }
     // All importers have released their memory, so owners may free it.
-    mouth.announce_step("waiting for the other process to end its part");
+    emitter.announce_step("waiting for the other process to end its part");
     let wrote: Vec<trial::PeerWriteReport> =
         trials.iter().map(SharingTrial::to_write_report).collect();
     let value = serde_json::to_value(wrote).expect("plain data");
     let wrote: Result<Vec<trial::PeerWriteReport>, String> =
-        read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
+        read_peer(&emitter.exchange(value, PEER_TIMEOUT_S)?);
     for trial in trials.iter_mut() {
-        let mut report = TrialReport::new(trial.index(), mouth);
+        let mut report = TrialReport::new(trial.index(), emitter);
         let of_it =
             wrote.as_ref().ok().and_then(|all| all.iter().find(|it| it.gpu == trial.index()));
         trial.check_peer_writes(of_it, &mut report)?;
         failures.extend(report.into_failures());
     }
-    let mut whole = emit_problems(&failures, channels, mouth)?;
+    let mut whole = emit_problems(&failures, channels, emitter)?;
     if let Err(why) = &offers {
         let what = format!("the trials between two processes were skipped: {why}");
         let problem = ProbeProblem::new(OutputProblemKind::Error, "other-process-gone", what);
-        mouth.emit(&ProbeMessage::Problem(problem))?;
+        emitter.emit(&ProbeMessage::Problem(problem))?;
         whole = false;
     }
     Ok(whole)

@@ -200,11 +200,11 @@ impl<'c> SharingTrial<'c> {
         let (ipc, fabric, stage) = (None, None, None);
         let wrote = (false, false);
         let mut trial = Self { cuda, ipc, fabric, stage, wrote, bytes, seed, gpu };
-        let said = cuda.attribute(trial.gpu.device, attribute::FABRIC_HANDLES);
-        // This does not tell whether this process has the permission, so it cannot fail.
+        let attribute_value = cuda.attribute(trial.gpu.device, attribute::FABRIC_HANDLES);
+        // The attribute does not depend on the permissions of this process, so it is only a note.
         report.emit_note(
             "fabric-attribute",
-            &said.map_or_else(|e| e.to_string(), |it| it.to_string()),
+            &attribute_value.map_or_else(|e| e.to_string(), |it| it.to_string()),
         )?;
         trial.stage = report.run_step("host-memory", || {
             cuda.set_current_context(trial.gpu.context())
@@ -283,7 +283,7 @@ impl<'c> SharingTrial<'c> {
         Ok(())
     }
 
-    /// Writes this process's data there.
+    /// Writes this process's data to memory at this address.
     fn fill(
         &mut self,
         memory: DevicePointer,
@@ -463,19 +463,19 @@ mod tests {
             failed(1, "ipc-open", FabricCallStep::Other, 46),
         ];
         let problems = merge_problems(&failures, &channels);
-        let said: Vec<_> = problems.iter().map(|it| (it.class.as_str(), it.gpu)).collect();
-        assert_eq!(said, [("gpu-unavailable", Some(1)), ("no-imex-channel", None)]);
+        let classes: Vec<_> = problems.iter().map(|it| (it.class.as_str(), it.gpu)).collect();
+        assert_eq!(classes, [("gpu-unavailable", Some(1)), ("no-imex-channel", None)]);
         assert!(problems[1].detail.ends_with("; GPUs 0, 1"), "{}", problems[1].detail);
     }
 
     #[test]
-    fn only_wrong_data_speaks_against_a_gpu() {
+    fn only_wrong_data_blames_a_gpu() {
         let wrong = FailedTrialStep {
             gpu: 3,
             name: "ipc-data",
             why: TrialFailureCause::Wrong("64 words".to_owned()),
         };
-        let said = merge_problems(&[wrong], &ImexChannels::default());
-        assert_eq!((said[0].kind, said[0].gpu), (OutputProblemKind::Corrupt, Some(3)));
+        let problems = merge_problems(&[wrong], &ImexChannels::default());
+        assert_eq!((problems[0].kind, problems[0].gpu), (OutputProblemKind::Corrupt, Some(3)));
     }
 }

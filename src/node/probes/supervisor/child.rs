@@ -13,11 +13,11 @@ use crate::exec::guard;
 use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 use model::raw_result::ProcessEnding;
 
-/// Time limit for a child to read an answer.
+/// Time limit for writing an answer to a child.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long its output may stay open after it ended, and how long it may live after it was killed:
-/// a process that hangs inside the kernel cannot be killed.
+/// How long the child's output may stay open after the child ended, and how long the child may take
+/// to end after it was killed: a process that hangs inside the kernel cannot be killed.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// An event from a child's reader task.
@@ -37,11 +37,10 @@ pub(super) struct ProbeChild {
     stderr: Arc<Mutex<StderrTail>>,
     /// Number of chunks on standard error at the last check.
     stderr_chunks: u64,
-    /// It waits for the answer to an exchange.
+    /// True while the child waits for the answer to an exchange.
     pub(super) is_waiting: bool,
-    /// Time of its last output.
     last_activity: Instant,
-    /// Its output has ended.
+    /// True once the child's output has ended.
     is_closed: bool,
     /// Why it was killed, and when.
     killed: Option<(ChildExitReason, Instant)>,
@@ -55,9 +54,9 @@ impl ProbeChild {
         work: &SupervisorSpec,
         part: &ProbeChildSpec,
         at: usize,
-        say: &mpsc::Sender<ChildEvent>,
+        events: &mpsc::Sender<ChildEvent>,
     ) -> Self {
-        let mut seat = Self {
+        let mut child = Self {
             output: ChildOutput::new(&part.name, part.gpu),
             input: None,
             process: None,
@@ -71,18 +70,18 @@ impl ProbeChild {
         };
         let mut argv = vec![work.executable.display().to_string()];
         argv.extend_from_slice(&part.args);
-        let (ear, noises) = mpsc::channel(16);
+        let (stderr_sender, chunks) = mpsc::channel(16);
         let argv = guard::guarded_command(&work.executable, &argv);
-        match ProcessSession::start_with_stderr(&argv, &part.env, Some(ear)) {
-            Err(error) => seat.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
+        match ProcessSession::start_with_stderr(&argv, &part.env, Some(stderr_sender)) {
+            Err(error) => child.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
             Ok(ProcessSession { input, output, process }) => {
-                tokio::spawn(read_stdout(output, at, say.clone()));
-                tokio::spawn(read_stderr(noises, Arc::clone(&seat.stderr)));
-                seat.input = Some(input);
-                seat.process = Some(process);
+                tokio::spawn(read_stdout(output, at, events.clone()));
+                tokio::spawn(read_stderr(chunks, Arc::clone(&child.stderr)));
+                child.input = Some(input);
+                child.process = Some(process);
             }
         }
-        seat
+        child
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -94,7 +93,7 @@ impl ProbeChild {
         self.output.exit.is_none()
     }
 
-    /// Why it does not participate any more, for the others.
+    /// Why the child no longer participates, for the messages to the other members.
     pub(super) fn exit_text(&self) -> Option<String> {
         let fate = self.output.exit.as_ref().or(self.killed.as_ref().map(|(fate, _)| fate))?;
         // A problem that the child reported is a better reason.
@@ -111,7 +110,7 @@ impl ProbeChild {
         self.output.push_line(line)
     }
 
-    /// Its output has ended.
+    /// Records that the output has ended; kills the child if reading it failed.
     pub(super) fn mark_closed(&mut self, why: Option<String>) {
         self.is_closed = true;
         if let Some(why) = why {
@@ -121,20 +120,20 @@ impl ProbeChild {
 
     /// Returns its announced step, if it is new.
     pub(super) fn poll_step(&mut self) -> Option<&str> {
-        let noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        if noise.chunks == self.stderr_chunks {
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        if tail.chunks == self.stderr_chunks {
             return None;
         }
-        self.stderr_chunks = noise.chunks;
+        self.stderr_chunks = tail.chunks;
         self.last_activity = Instant::now();
-        if noise.current_step == self.output.current_step {
+        if tail.current_step == self.output.current_step {
             return None;
         }
-        self.output.current_step.clone_from(&noise.current_step);
+        self.output.current_step.clone_from(&tail.current_step);
         self.output.current_step.as_deref()
     }
 
-    /// Kills it after too long a silence.
+    /// Kills the child if it has printed nothing for too long.
     pub(super) fn check_silence(&mut self, most: Duration) {
         let silent = self.last_activity.elapsed();
         if !self.is_waiting && most < silent {
@@ -142,7 +141,6 @@ impl ProbeChild {
         }
     }
 
-    /// Kills it for this reason.
     pub(super) fn kill(&mut self, fate: ChildExitReason) {
         if self.output.exit.is_some() || self.killed.is_some() || self.ended.is_some() {
             return;
@@ -164,7 +162,7 @@ impl ProbeChild {
         self.last_activity = Instant::now();
         let Some(input) = &mut self.input else { return };
         match timeout(READ_TIMEOUT, input.send(line)).await {
-            // A child that has ended is noticed when its output closes.
+            // The supervisor notices an ended child when its output closes.
             Ok(_) => {}
             Err(_) => self.kill(ChildExitReason::ProtocolViolation(
                 "it does not read the answer to its request".to_owned(),
@@ -197,10 +195,10 @@ impl ProbeChild {
         }
         let _ = self.poll_step();
         {
-            let mut noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-            noise.close();
-            self.output.nccl_lines = std::mem::take(&mut noise.nccl_lines);
-            self.output.stderr_tail = std::mem::take(&mut noise.tail).into();
+            let mut stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            stderr.close();
+            self.output.nccl_lines = std::mem::take(&mut stderr.nccl_lines);
+            self.output.stderr_tail = std::mem::take(&mut stderr.tail).into();
         }
         let killed = self.killed.take().map(|(fate, _)| fate);
         let ending = self.ended.as_ref().map(|(ending, _)| ending);
@@ -219,15 +217,13 @@ impl ProbeChild {
     }
 }
 
-/// Reads a child's standard error.
-async fn read_stderr(mut noises: mpsc::Receiver<Vec<u8>>, noise: Arc<Mutex<StderrTail>>) {
-    while let Some(piece) = noises.recv().await {
-        noise.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
+async fn read_stderr(mut chunks: mpsc::Receiver<Vec<u8>>, tail: Arc<Mutex<StderrTail>>) {
+    while let Some(piece) = chunks.recv().await {
+        tail.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
     }
 }
 
-/// Forwards a child's standard output.
-async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<ChildEvent>) {
+async fn read_stdout(mut output: SessionOutput, at: usize, events: mpsc::Sender<ChildEvent>) {
     loop {
         let event = match output.next_line().await {
             Ok(Some(line)) => ChildEvent::Line(at, line),
@@ -237,7 +233,7 @@ async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<Chi
             }
         };
         let last = matches!(event, ChildEvent::Closed(..));
-        if say.send(event).await.is_err() || last {
+        if events.send(event).await.is_err() || last {
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! Output of a child process, and the problem that follows from its end.
 //!
-//! Pure: nothing here starts, ends or waits for anything.
+//! Pure: starts, ends and awaits no process.
 
 use crate::probes::protocol::ProbeMessage;
 use model::exchange::EXCHANGE_PREFIX;
@@ -90,7 +90,7 @@ impl ChildOutput {
                 self.dropped += 1;
                 return ChildLineKind::Overflow;
             }
-            Ok(said) => self.messages.push(said),
+            Ok(message) => self.messages.push(message),
             // A line with the prefix of a message that does not parse was truncated, or has another
             // version.
             Err(_) if line.starts_with(b"{\"type\"") => self.dropped += 1,
@@ -127,12 +127,12 @@ impl ChildOutput {
         use OutputProblemKind::{Error, Truncated};
         let doing = self.current_step.as_deref().map(clean).filter(|doing| !doing.is_empty());
         let during = doing.map(|doing| format!(" in: {doing}")).unwrap_or_default();
-        let who = if self.name.is_empty() { "the probe's process" } else { &self.name };
-        let words = self.tail_text();
+        let subject = if self.name.is_empty() { "the probe's process" } else { &self.name };
+        let tail = self.tail_text();
         let (kind, class, detail) = match fate {
             ChildExitReason::Success if self.dropped != 0 => {
                 let lost = self.dropped;
-                (Truncated, "unreadable", format!("{who}: {lost} lines are unreadable"))
+                (Truncated, "unreadable", format!("{subject}: {lost} lines are unreadable"))
             }
             // A child that gives up reports the reason first.
             ChildExitReason::Success
@@ -142,41 +142,44 @@ impl ChildOutput {
                 return None;
             }
             ChildExitReason::Success => {
-                (Truncated, "cut-short", format!("{who} ended early{words}"))
+                (Truncated, "cut-short", format!("{subject} ended early{tail}"))
             }
             ChildExitReason::Failed(code) => {
-                let detail = format!("{who} failed with exit code {code}{during}{words}");
+                let detail = format!("{subject} failed with exit code {code}{during}{tail}");
                 (Error, "child-died", detail)
             }
             ChildExitReason::Signaled(signal) => {
                 let name = signal_name(*signal);
-                let detail = format!("{who} was killed by {name}{during}{words}");
+                let detail = format!("{subject} was killed by {name}{during}{tail}");
                 (Error, "child-died", detail)
             }
             ChildExitReason::Hung(silent_s) => {
                 let detail = format!(
-                    "{who} was silent for {silent_s:.0} s{during}: the call hangs, and the \
+                    "{subject} was silent for {silent_s:.0} s{during}: the call hangs, and the \
                      process was killed. The kernel log shows a hanging driver (dmesg, NVRM)"
                 );
                 (Error, "hung", detail)
             }
             ChildExitReason::TimedOut(limit_s) => {
                 let detail = format!(
-                    "{who} was killed after {limit_s:.0} s, the limit of the whole probe{during}"
+                    "{subject} was killed after {limit_s:.0} s, the limit of the whole \
+                     probe{during}"
                 );
                 (Truncated, "out-of-time", detail)
             }
             ChildExitReason::Excluded(why) => {
-                (Error, "left-behind", format!("{who}: {}{during}", clean(why)))
+                (Error, "left-behind", format!("{subject}: {}{during}", clean(why)))
             }
-            ChildExitReason::Interrupted(how) => {
-                (Truncated, "interrupted", format!("{who} was killed because the probe was {how}"))
-            }
+            ChildExitReason::Interrupted(how) => (
+                Truncated,
+                "interrupted",
+                format!("{subject} was killed because the probe was {how}"),
+            ),
             ChildExitReason::NotStarted(why) => {
-                (Error, "not-started", format!("{who} did not start: {}", clean(why)))
+                (Error, "not-started", format!("{subject} did not start: {}", clean(why)))
             }
             ChildExitReason::ProtocolViolation(why) => {
-                (Error, "unreadable", format!("{who}: {}", clean(why)))
+                (Error, "unreadable", format!("{subject}: {}", clean(why)))
             }
         };
         let mut problem = ProbeProblem::new(kind, class, detail);
@@ -186,10 +189,10 @@ impl ChildOutput {
 
     /// The last lines of its standard error, as text.
     fn tail_text(&self) -> String {
-        let said = self.stderr_tail.join(" ");
-        let skip = said.chars().count().saturating_sub(MAX_TAIL_CHARS);
-        let said: String = said.chars().skip(skip).collect();
-        if said.is_empty() { said } else { format!("; last output: {said}") }
+        let tail = self.stderr_tail.join(" ");
+        let skip = tail.chars().count().saturating_sub(MAX_TAIL_CHARS);
+        let tail: String = tail.chars().skip(skip).collect();
+        if tail.is_empty() { tail } else { format!("; last output: {tail}") }
     }
 }
 
@@ -199,7 +202,6 @@ pub fn clean(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The name of a signal.
 fn signal_name(number: i32) -> String {
     // signal(7): the signals of crashes and operators.
     let name = match number {

@@ -54,13 +54,13 @@ impl CollectiveProbeRequest {
 
 /// Builds the document.
 pub fn build_document(
-    asked: &CollectiveProbeRequest,
-    attended: &SupervisorOutput,
+    request: &CollectiveProbeRequest,
+    supervised: &SupervisorOutput,
 ) -> CollectiveDocument {
-    let mut document = asked.empty_document();
+    let mut document = request.empty_document();
     let mut ranks: BTreeMap<u32, ProbedRank> = BTreeMap::new();
     let mut points = CollectiveTestList::default();
-    for line in attended.children.iter().flat_map(|heard| &heard.messages) {
+    for line in supervised.children.iter().flat_map(|child| &child.messages) {
         match line {
             ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
             ProbeMessage::Nccl { version, library } => {
@@ -87,25 +87,25 @@ pub fn build_document(
     }
     document.ranks = ranks.into_values().collect();
     document.tests = points.0;
-    document.problems = merge_common_problems(&document.problems, attended.children.len());
-    document.problems.extend(exit_problems(attended));
-    let chatter = attended.children.iter().flat_map(|heard| &heard.nccl_lines);
-    let said = nccl_path::parse_log(&chatter.map(String::as_str).collect::<Vec<_>>().join("\n"));
-    document.transports = said.transports.iter().cloned().collect();
-    document.algorithms = said.algorithms.clone().into_iter().collect();
-    if let Some(expected) = asked.path.filter(|_| 1 < document.ranks.len()) {
+    document.problems = merge_common_problems(&document.problems, supervised.children.len());
+    document.problems.extend(exit_problems(supervised));
+    let log_lines = supervised.children.iter().flat_map(|child| &child.nccl_lines);
+    let log = nccl_path::parse_log(&log_lines.map(String::as_str).collect::<Vec<_>>().join("\n"));
+    document.transports = log.transports.iter().cloned().collect();
+    document.algorithms = log.algorithms.clone().into_iter().collect();
+    if let Some(expected) = request.path.filter(|_| 1 < document.ranks.len()) {
         let mut nodes: Vec<&str> = document.ranks.iter().map(|it| it.node.as_str()).collect();
         nodes.sort_unstable();
         nodes.dedup();
         // Ranks that never connected have no path to check.
-        if !document.tests.is_empty() || !said.transports.is_empty() {
-            document.problems.extend(nccl_path::check_path(expected, &said, nodes.len()));
+        if !document.tests.is_empty() || !log.transports.is_empty() {
+            document.problems.extend(nccl_path::check_path(expected, &log, nodes.len()));
         }
     }
-    document.problems.extend(nccl_warnings(&document, &said.warnings));
-    document.complete = is_complete(attended, &document.problems)
+    document.problems.extend(nccl_warnings(&document, &log.warnings));
+    document.complete = is_complete(supervised, &document.problems)
         && (has_remote_numbers(&document)
-            || asked.tests.iter().all(|name| has_test(&document, name)));
+            || request.tests.iter().all(|name| has_test(&document, name)));
     document
 }
 
@@ -116,18 +116,18 @@ fn merge_common_problems(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProb
         let detail = problem.detail.strip_prefix(&start)?.to_owned();
         Some(ProbeProblem { gpu: None, detail, ..problem.clone() })
     };
-    let mut told: Vec<ProbeProblem> = Vec::new();
+    let mut merged: Vec<ProbeProblem> = Vec::new();
     for problem in problems {
         let common = without_gpu(problem).filter(|common| {
             let same = |it: &&ProbeProblem| without_gpu(it).as_ref() == Some(common);
             1 < all && problems.iter().filter(same).count() == all
         });
         let problem = common.unwrap_or_else(|| problem.clone());
-        if !told.contains(&problem) {
-            told.push(problem);
+        if !merged.contains(&problem) {
+            merged.push(problem);
         }
     }
-    told
+    merged
 }
 
 /// True if the numbers are in another node's document: that of the first rank.
@@ -143,11 +143,11 @@ fn has_test(document: &CollectiveDocument, name: &str) -> bool {
 /// NCCL's warnings, if a test failed: they name the cause, which its error codes do not.
 fn nccl_warnings(document: &CollectiveDocument, warnings: &[String]) -> Vec<ProbeProblem> {
     let failed = document.problems.iter().any(|problem| problem.kind == OutputProblemKind::Error);
-    let told = |text: &String| {
+    let new_problem = |text: &String| {
         let detail = format!("NCCL warned: {text}");
         ProbeProblem::new(OutputProblemKind::Error, "nccl-warning", detail)
     };
-    warnings.iter().filter(|_| failed).map(told).collect()
+    warnings.iter().filter(|_| failed).map(new_problem).collect()
 }
 
 /// Tests in the order of measurement.
@@ -177,7 +177,7 @@ mod tests {
     use super::super::child_output::{ChildExitReason, ChildOutput};
     use super::*;
 
-    fn asked() -> CollectiveProbeRequest {
+    fn request() -> CollectiveProbeRequest {
         CollectiveProbeRequest {
             node: "n1".to_owned(),
             tests: vec!["all_reduce_perf".to_owned()],
@@ -233,7 +233,7 @@ mod tests {
         };
         let points = [point(0, 1024), point(0, 2048), point(1, 1024)];
         let first = [nccl("a")].into_iter().chain(points).chain([ProbeMessage::End]).collect();
-        let mut attended = two(
+        let mut supervised = two(
             child_output(0, first, ChildExitReason::Success),
             child_output(
                 1,
@@ -241,16 +241,16 @@ mod tests {
                 ChildExitReason::Success,
             ),
         );
-        attended.children[1].nccl_lines =
+        supervised.children[1].nccl_lines =
             vec!["n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM".to_owned()];
-        let got = build_document(&asked(), &attended);
+        let got = build_document(&request(), &supervised);
         assert!(got.complete, "{:?}", got.problems);
         assert_eq!((got.ranks.len(), got.tests.len()), (2, 2));
         assert_eq!(got.tests[0].points.len(), 2);
         assert_eq!((got.nccl.as_deref(), got.library.as_deref()), (Some("2.28.3"), Some("a")));
         assert_eq!(got.transports, ["P2P/CUMEM"]);
-        let wanted = CollectiveProbeRequest { path: Some(NcclPath::Nvls), ..asked() };
-        let other = build_document(&wanted, &attended);
+        let wanted = CollectiveProbeRequest { path: Some(NcclPath::Nvls), ..request() };
+        let other = build_document(&wanted, &supervised);
         assert_eq!(other.problems[0].class.as_str(), "another-path");
         assert!(!other.complete);
     }
@@ -259,7 +259,7 @@ mod tests {
     fn a_rank_that_died_is_named_and_the_numbers_until_then_stay() {
         let dead = child_output(1, Vec::new(), ChildExitReason::Signaled(11));
         let got = build_document(
-            &asked(),
+            &request(),
             &two(child_output(0, vec![point(0, 1024)], ChildExitReason::Success), dead),
         );
         assert!(!got.complete);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_gpus_lack_is_said_once() {
+    fn a_problem_of_all_gpus_is_reported_once() {
         let lacks = |gpu: u32, what: &str| {
             let detail = format!("GPU {gpu}: {what}");
             let problem = ProbeProblem::new(OutputProblemKind::Error, "no-nccl", detail);
@@ -279,40 +279,40 @@ mod tests {
         let of = |gpu: u32, what: &str| {
             child_output(gpu, vec![lacks(gpu, what)], ChildExitReason::Success)
         };
-        let got = build_document(&asked(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
-        let said: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
-        assert_eq!(said, [(None, "no NCCL")]);
-        let got = build_document(&asked(), &two(of(0, "no NCCL"), of(1, "old NCCL")));
+        let got = build_document(&request(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
+        let problems: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
+        assert_eq!(problems, [(None, "no NCCL")]);
+        let got = build_document(&request(), &two(of(0, "no NCCL"), of(1, "old NCCL")));
         assert_eq!(got.problems.len(), 2);
     }
 
     #[test]
     fn the_numbers_of_another_node_are_not_missing_here() {
         let ranks = |node: &str| vec![rank(0, "n0"), rank(1, node), ProbeMessage::End];
-        let heard = ChildOutput {
+        let child = ChildOutput {
             messages: ranks("n1"),
             exit: Some(ChildExitReason::Success),
             ..ChildOutput::new("", None)
         };
-        let attended =
-            SupervisorOutput { children: vec![heard.clone()], ..SupervisorOutput::default() };
-        assert!(build_document(&asked(), &attended).complete);
-        let own = ChildOutput { messages: vec![rank(0, "n1"), ProbeMessage::End], ..heard };
-        let attended = SupervisorOutput { children: vec![own], ..SupervisorOutput::default() };
-        assert!(!build_document(&asked(), &attended).complete);
+        let supervised =
+            SupervisorOutput { children: vec![child.clone()], ..SupervisorOutput::default() };
+        assert!(build_document(&request(), &supervised).complete);
+        let own = ChildOutput { messages: vec![rank(0, "n1"), ProbeMessage::End], ..child };
+        let supervised = SupervisorOutput { children: vec![own], ..SupervisorOutput::default() };
+        assert!(!build_document(&request(), &supervised).complete);
     }
 
     #[test]
-    fn warnings_are_told_where_something_failed() {
+    fn warnings_are_reported_after_a_failure() {
         let warning = "x.cc:1 NCCL WARN Cuda failure 'out of memory'".to_owned();
         let mut fine = two(
             child_output(0, vec![point(0, 8), ProbeMessage::End], ChildExitReason::Success),
             child_output(1, vec![ProbeMessage::End], ChildExitReason::Success),
         );
         fine.children[0].nccl_lines = vec![warning];
-        assert!(build_document(&asked(), &fine).complete);
+        assert!(build_document(&request(), &fine).complete);
         fine.children[1].exit = Some(ChildExitReason::Signaled(9));
-        let problems = build_document(&asked(), &fine).problems;
+        let problems = build_document(&request(), &fine).problems;
         assert_eq!(problems.last().expect("a warning").class, "nccl-warning");
     }
 }

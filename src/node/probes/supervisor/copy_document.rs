@@ -13,7 +13,7 @@ use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
 /// Builds the document.
-pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocument {
+pub fn build_document(task: &CopyTask, supervised: &SupervisorOutput) -> CopyDocument {
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -30,8 +30,8 @@ pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocum
         complete: false,
     };
     let mut matrices = CopyMatrices::new(task.readings);
-    for heard in &attended.children {
-        for line in &heard.messages {
+    for child in &supervised.children {
+        for line in &child.messages {
             match line {
                 ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
                 ProbeMessage::Gpu(gpu) => document.gpus.push(gpu.clone()),
@@ -48,13 +48,13 @@ pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocum
     }
     document.problems.extend(matrices.stray_problem());
     document.tests = matrices.tests;
-    document.problems.extend(exit_problems(attended));
+    document.problems.extend(exit_problems(supervised));
     let has = |name: &String| {
         let is_part = |test: &str| test.strip_prefix(name.as_str()).is_some_and(is_suffix);
         document.tests.iter().any(|test| is_part(&test.testcase))
             || document.problems.iter().any(|it| it.testcase.as_deref().is_some_and(is_part))
     };
-    document.complete = is_complete(attended, &document.problems) && task.tests.iter().all(has);
+    document.complete = is_complete(supervised, &document.problems) && task.tests.iter().all(has);
     document
 }
 
@@ -64,13 +64,13 @@ fn is_suffix(rest: &str) -> bool {
 }
 
 /// The problems that follow from the ends of processes, each cause once.
-pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
+pub(super) fn exit_problems(supervised: &SupervisorOutput) -> Vec<ProbeProblem> {
     let mut problems: Vec<ProbeProblem> =
-        attended.children.iter().filter_map(ChildOutput::exit_problem).collect();
-    if let Some(why) = &attended.exchange_failure {
+        supervised.children.iter().filter_map(ChildOutput::exit_problem).collect();
+    if let Some(why) = &supervised.exchange_failure {
         problems.push(ProbeProblem::new(OutputProblemKind::Error, "unanswered", why.clone()));
     }
-    if attended.interrupted.is_some() {
+    if supervised.interrupted.is_some() {
         // Report it once, not once per process.
         let mut seen = false;
         problems
@@ -81,12 +81,12 @@ pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
 
 /// True if all processes reported the end and no problem contradicts it. Wrong data also counts as
 /// measured.
-pub(super) fn is_complete(attended: &SupervisorOutput, problems: &[ProbeProblem]) -> bool {
+pub(super) fn is_complete(supervised: &SupervisorOutput, problems: &[ProbeProblem]) -> bool {
     let lacks = |it: &ProbeProblem| {
         !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
     };
-    !attended.children.is_empty()
-        && attended.children.iter().all(ChildOutput::is_complete)
+    !supervised.children.is_empty()
+        && supervised.children.iter().all(ChildOutput::is_complete)
         && !problems.iter().any(lacks)
 }
 
@@ -139,7 +139,6 @@ impl CopyMatrices {
     }
 }
 
-/// The cell for a number.
 fn cell_slot<'t>(
     test: &'t mut CopyTest,
     cell: &ProbeMatrixCell,
@@ -194,9 +193,9 @@ mod tests {
         })
     }
 
-    fn attended(lines: Vec<ProbeMessage>, fate: ChildExitReason) -> SupervisorOutput {
-        let heard = ChildOutput { messages: lines, exit: Some(fate), ..ChildOutput::new("", None) };
-        SupervisorOutput { children: vec![heard], ..SupervisorOutput::default() }
+    fn supervised(lines: Vec<ProbeMessage>, fate: ChildExitReason) -> SupervisorOutput {
+        let child = ChildOutput { messages: lines, exit: Some(fate), ..ChildOutput::new("", None) };
+        SupervisorOutput { children: vec![child], ..SupervisorOutput::default() }
     }
 
     fn whole() -> Vec<ProbeMessage> {
@@ -211,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_find_their_places() {
-        let got = build_document(&task(), &attended(whole(), ChildExitReason::Success));
+    fn numbers_appear_in_their_cells() {
+        let got = build_document(&task(), &supervised(whole(), ChildExitReason::Success));
         let expected = vec![
             vec![vec![None, Some(390.0)], vec![Some(391.0), None]],
             vec![vec![None, Some(392.0)], vec![Some(393.0), None]],
@@ -226,10 +225,10 @@ mod tests {
     fn a_process_that_died_leaves_its_numbers_and_a_problem() {
         let mut lines = whole();
         lines.truncate(3);
-        let mut attended = attended(lines, ChildExitReason::Signaled(6));
-        attended.children[0].current_step = Some("cuMemcpyAsync GPU 1 -> 0".to_owned());
-        attended.children[0].stderr_tail = vec!["terminate: x".to_owned(), "aborted".to_owned()];
-        let got = build_document(&task(), &attended);
+        let mut supervised = supervised(lines, ChildExitReason::Signaled(6));
+        supervised.children[0].current_step = Some("cuMemcpyAsync GPU 1 -> 0".to_owned());
+        supervised.children[0].stderr_tail = vec!["terminate: x".to_owned(), "aborted".to_owned()];
+        let got = build_document(&task(), &supervised);
         assert!(!got.complete);
         assert_eq!(got.tests[0].readings, vec![vec![vec![None, Some(390.0)], vec![None, None]]]);
         let problem = &got.problems[0];
@@ -242,50 +241,50 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_and_not_begun_is_missing() {
+    fn a_requested_test_that_did_not_start_is_missing() {
         let mut task = task();
         task.tests.push("device_local_copy".to_owned());
-        assert!(!build_document(&task, &attended(whole(), ChildExitReason::Success)).complete);
+        assert!(!build_document(&task, &supervised(whole(), ChildExitReason::Success)).complete);
         let mut waived = ProbeProblem::new(OutputProblemKind::Waived, "needs-pairs", "one GPU");
         waived.testcase = Some("device_local_copy".to_owned());
         let mut lines = whole();
         lines.insert(0, ProbeMessage::Problem(waived));
-        assert!(build_document(&task, &attended(lines, ChildExitReason::Success)).complete);
+        assert!(build_document(&task, &supervised(lines, ChildExitReason::Success)).complete);
     }
 
     #[test]
-    fn wrong_data_is_a_whole_measurement_and_an_error_is_none() {
+    fn wrong_data_completes_a_measurement_and_an_error_does_not() {
         for (kind, complete) in
             [(OutputProblemKind::Corrupt, true), (OutputProblemKind::Error, false)]
         {
             let mut lines = whole();
             lines.insert(0, ProbeMessage::Problem(ProbeProblem::new(kind, "x", "y")));
             assert_eq!(
-                build_document(&task(), &attended(lines, ChildExitReason::Success)).complete,
+                build_document(&task(), &supervised(lines, ChildExitReason::Success)).complete,
                 complete
             );
         }
     }
 
     #[test]
-    fn a_number_without_a_place_is_told_of_and_left_out() {
+    fn a_number_without_a_test_is_reported_and_omitted() {
         let mut lines = whole();
         lines.insert(3, cell("7", "0", 0, 1.0));
         lines.insert(3, cell("0", "1", 2, 1.0));
         lines.insert(3, cell("0", "1", 0, f64::NAN));
-        let got = build_document(&task(), &attended(lines, ChildExitReason::Success));
+        let got = build_document(&task(), &supervised(lines, ChildExitReason::Success));
         assert!(!got.complete);
         assert!(got.problems[0].detail.starts_with("3 numbers belong to no test"), "{got:?}");
         assert_eq!(got.tests[0].readings.len(), 2);
     }
 
     #[test]
-    fn an_interruption_is_told_once_and_an_end_without_a_word_is_cut_short() {
-        let mut two = attended(Vec::new(), ChildExitReason::Interrupted("interrupted"));
+    fn an_interruption_is_reported_once_and_an_end_without_output_is_cut_short() {
+        let mut two = supervised(Vec::new(), ChildExitReason::Interrupted("interrupted"));
         two.children.push(two.children[0].clone());
         two.interrupted = Some("interrupted");
         assert_eq!(build_document(&task(), &two).problems.len(), 1);
-        let silent = attended(Vec::new(), ChildExitReason::Success);
+        let silent = supervised(Vec::new(), ChildExitReason::Success);
         assert_eq!(build_document(&task(), &silent).problems[0].class, "cut-short");
     }
 }

@@ -9,7 +9,7 @@ use crate::probes::protocol::ProbeMessage;
 use model::fabric_probe::{FABRIC_PROBE_FORMAT, FabricProbeDocument, FabricStep};
 
 /// Builds the document.
-pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricProbeDocument {
+pub fn build_document(task: &FabricTask, supervised: &SupervisorOutput) -> FabricProbeDocument {
     let mut document = FabricProbeDocument {
         format: FABRIC_PROBE_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -21,7 +21,7 @@ pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricP
         problems: Vec::new(),
         complete: false,
     };
-    for line in attended.children.iter().flat_map(|heard| &heard.messages) {
+    for line in supervised.children.iter().flat_map(|child| &child.messages) {
         match line {
             ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
             ProbeMessage::Gpu(gpu) => {
@@ -43,22 +43,22 @@ pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricP
             | ProbeMessage::End => {}
         }
     }
-    document.problems.extend(exit_problems(attended));
-    document.complete = is_complete(attended, &document.problems);
+    document.problems.extend(exit_problems(supervised));
+    document.complete = is_complete(supervised, &document.problems);
     document
 }
 
 /// Handles a note. `gpu3 fabric-create` is a step of GPU 3.
-fn add_step(steps: &mut Vec<FabricStep>, name: &str, said: &str) {
+fn add_step(steps: &mut Vec<FabricStep>, name: &str, result: &str) {
     let of_gpu = name.split_once(' ').and_then(|(gpu, step)| {
         let gpu = gpu.strip_prefix("gpu")?.parse().ok()?;
         Some((Some(gpu), step))
     });
     let (gpu, step) = of_gpu.unwrap_or((None, name));
     match steps.iter_mut().find(|it| it.step == step && it.gpu == gpu) {
-        None => steps.push(FabricStep { step: step.to_owned(), gpu, said: said.to_owned() }),
-        Some(known) if known.said == said => {}
-        Some(known) => known.said = format!("{}; the other process: {said}", known.said),
+        None => steps.push(FabricStep { step: step.to_owned(), gpu, said: result.to_owned() }),
+        Some(known) if known.said == result => {}
+        Some(known) => known.said = format!("{}; the other process: {result}", known.said),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_saw_is_said_once_and_what_differs_twice() {
+    fn equal_results_appear_once_and_different_ones_both() {
         let task = FabricTask {
             cuda: None,
             root: PathBuf::from("/"),
@@ -99,7 +99,7 @@ mod tests {
             &task,
             &SupervisorOutput { children: parts, ..SupervisorOutput::default() },
         );
-        let said: Vec<_> =
+        let steps: Vec<_> =
             got.steps.iter().map(|it| (it.step.as_str(), it.gpu, it.said.as_str())).collect();
         let both = "ok; the other process: cuIpcOpenMemHandle: not permitted (800)";
         let expected = [
@@ -107,7 +107,7 @@ mod tests {
             ("ipc-create", Some(0), "ok"),
             ("ipc-open", Some(0), both),
         ];
-        assert_eq!(said, expected);
+        assert_eq!(steps, expected);
         assert!(got.complete);
     }
 }

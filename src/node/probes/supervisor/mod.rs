@@ -88,8 +88,8 @@ pub enum ExchangePeers<'o> {
 impl std::fmt::Debug for ExchangePeers<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::LocalOnly => "Nobody",
-            Self::Upstream { .. } => "Above",
+            Self::LocalOnly => "LocalOnly",
+            Self::Upstream { .. } => "Upstream",
         })
     }
 }
@@ -109,14 +109,14 @@ pub struct SupervisorOutput {
     pub exchange_failure: Option<String>,
 }
 
-/// Runs the processes to their end. `stop` ends them early, and contains the way. Must be called
-/// inside a tokio runtime, on a thread that lives as long as this process: the children die with
-/// that thread. `told` receives the announced steps.
+/// Runs the processes until all have ended. A value in `stop` ends them early and describes how.
+/// Must be called inside a tokio runtime, on a thread that lives as long as this process: the
+/// children are killed when that thread ends. `on_step` receives the announced steps.
 pub async fn supervise<'a>(
     work: &'a SupervisorSpec,
     others: ExchangePeers<'a>,
     mut stop: watch::Receiver<Option<&'static str>>,
-    told: &mut dyn FnMut(usize, &str),
+    on_step: &mut dyn FnMut(usize, &str),
 ) -> SupervisorOutput {
     let begun = Instant::now();
     let sampler = match &work.sampler {
@@ -126,16 +126,16 @@ pub async fn supervise<'a>(
             _ = wait_for_stop(&mut stop) => Err("the probe was interrupted".to_owned()),
         }),
     };
-    let (say, events) = mpsc::channel(64);
+    let (event_sender, events) = mpsc::channel(64);
     let seats: Vec<ProbeChild> = work
         .children
         .iter()
         .enumerate()
-        .map(|(at, part)| ProbeChild::spawn(work, part, at, &say))
+        .map(|(at, part)| ProbeChild::spawn(work, part, at, &event_sender))
         .collect();
-    drop(say);
+    drop(event_sender);
     let numbers = seats.iter().filter_map(ProbeChild::pid).collect();
-    let mut table = ProbeSupervisor {
+    let mut supervisor = ProbeSupervisor {
         exchanges: ExchangeGroup::new(vec![work.node.clone(); seats.len()]),
         children: seats,
         peers: others,
@@ -148,15 +148,15 @@ pub async fn supervise<'a>(
         upstream_closed: false,
         exchange_failure: None,
     };
-    table.remove_ended_children().await;
-    table.run_to_end(events, &mut stop, told).await;
-    let hurry = table.interrupted.is_some();
+    supervisor.remove_ended_children().await;
+    supervisor.run_to_end(events, &mut stop, on_step).await;
+    let is_interrupted = supervisor.interrupted.is_some();
     let watched = match sampler {
         None => None,
-        Some(Ok(sampler)) => Some(sampler.finish(hurry).await),
+        Some(Ok(sampler)) => Some(sampler.finish(is_interrupted).await),
         Some(Err(why)) => Some(SamplerOutput { failure: Some(why), ..SamplerOutput::default() }),
     };
-    let ProbeSupervisor { children: seats, interrupted, exchange_failure: deaf, .. } = table;
+    let ProbeSupervisor { children: seats, interrupted, exchange_failure: deaf, .. } = supervisor;
     let parts = seats.into_iter().map(ProbeChild::into_output).collect();
     SupervisorOutput {
         children: parts,
@@ -175,7 +175,6 @@ struct UpstreamAsk {
     deadline: Instant,
 }
 
-/// State of a running probe.
 struct ProbeSupervisor<'t> {
     exchanges: ExchangeGroup,
     children: Vec<ProbeChild>,
@@ -189,7 +188,6 @@ struct ProbeSupervisor<'t> {
     interrupted: Option<&'static str>,
     /// The parent has closed the connection.
     upstream_closed: bool,
-    /// Why exchanges failed.
     exchange_failure: Option<String>,
 }
 
@@ -203,11 +201,11 @@ impl ProbeSupervisor<'_> {
         &mut self,
         mut events: mpsc::Receiver<ChildEvent>,
         stop: &mut watch::Receiver<Option<&'static str>>,
-        told: &mut dyn FnMut(usize, &str),
+        on_step: &mut dyn FnMut(usize, &str),
     ) {
         let deadline = self.started + self.spec.time_limit;
-        let mut glance = interval(POLL);
-        glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll = interval(POLL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_over = false;
         while self.children.iter().any(ProbeChild::is_open) {
             tokio::select! {
@@ -217,7 +215,7 @@ impl ProbeSupervisor<'_> {
                         continue;
                     }
                     Some(ChildEvent::Closed(at, why)) => self.children[at].mark_closed(why),
-                    None => { glance.tick().await; }
+                    None => { poll.tick().await; }
                 },
                 how = wait_for_stop(stop), if self.interrupted.is_none() => {
                     self.interrupted = Some(how);
@@ -230,47 +228,48 @@ impl ProbeSupervisor<'_> {
                     is_over = true;
                     self.end_all(&ChildExitReason::TimedOut(self.spec.time_limit.as_secs_f64()));
                 }
-                _ = glance.tick() => {}
+                _ = poll.tick() => {}
             }
-            self.poll_children(told).await;
+            self.poll_children(on_step).await;
         }
     }
 
     fn end_all(&mut self, fate: &ChildExitReason) {
-        for seat in &mut self.children {
-            seat.kill(fate.clone());
+        for child in &mut self.children {
+            child.kill(fate.clone());
         }
     }
 
     /// Handles a line of a child.
     async fn handle_child_line(&mut self, at: usize, line: &[u8]) {
-        let seat = &mut self.children[at];
-        match seat.push_line(line) {
+        let child = &mut self.children[at];
+        match child.push_line(line) {
             ChildLineKind::Consumed => {}
-            ChildLineKind::Overflow => seat
+            ChildLineKind::Overflow => child
                 .kill(ChildExitReason::ProtocolViolation("it sent too many messages".to_owned())),
-            ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask)
-            {
-                Err(error) => {
-                    seat.kill(ChildExitReason::ProtocolViolation(format!(
-                        "its exchange is unreadable: {error}"
-                    )));
-                }
-                Ok(ask) => {
-                    seat.is_waiting = true;
-                    self.within_s = self.within_s.max(ask.within_s);
-                    let answers = self.exchanges.ask(at, ask, self.elapsed());
-                    if let Some(why) = self.exchanges.gone_reason(at) {
-                        let why = why.to_owned();
-                        self.children[at].kill(ChildExitReason::ProtocolViolation(why));
+            ChildLineKind::ExchangeAsk(request) => {
+                match serde_json::from_slice::<ExchangeRequest>(request) {
+                    Err(error) => {
+                        child.kill(ChildExitReason::ProtocolViolation(format!(
+                            "its exchange is unreadable: {error}"
+                        )));
                     }
-                    self.deliver_answers(answers).await;
+                    Ok(request) => {
+                        child.is_waiting = true;
+                        self.within_s = self.within_s.max(request.within_s);
+                        let answers = self.exchanges.ask(at, request, self.elapsed());
+                        if let Some(why) = self.exchanges.gone_reason(at) {
+                            let why = why.to_owned();
+                            self.children[at].kill(ChildExitReason::ProtocolViolation(why));
+                        }
+                        self.deliver_answers(answers).await;
+                    }
                 }
-            },
+            }
         }
     }
 
-    /// All children of this node have asked: ask the other nodes, or answer.
+    /// All children of this node have sent a request: asks the other nodes, or answers.
     async fn deliver_answers(&mut self, answers: Vec<(usize, ExchangeReply)>) {
         let Some((_, first)) = answers.first() else { return };
         let within_s = std::mem::take(&mut self.within_s);
@@ -288,8 +287,8 @@ impl ProbeSupervisor<'_> {
             true => multi_node::merge_shares(&first.shares),
             false => first.shares.first().and_then(|it| it.value.clone()).unwrap_or_default(),
         };
-        let ask = ExchangeRequest { number, value, within_s };
-        let line = serde_json::to_string(&ask).expect("values are plain data");
+        let request = ExchangeRequest { number, value, within_s };
+        let line = serde_json::to_string(&request).expect("values are plain data");
         let waiting = answers.into_iter().map(|(at, _)| at).collect();
         let patience = Duration::try_from_secs_f64(within_s).unwrap_or(self.spec.time_limit);
         let until = Instant::now() + patience.min(self.spec.time_limit) + ANSWER_MARGIN;
@@ -320,11 +319,12 @@ impl ProbeSupervisor<'_> {
                 return self.fail_exchanges(&format!("an answer is unreadable: {error}"));
             }
         };
-        let Some(asked) = self.upstream_ask.take_if(|asked| asked.number == answer.number) else {
+        let Some(pending) = self.upstream_ask.take_if(|pending| pending.number == answer.number)
+        else {
             return self
                 .fail_exchanges(&format!("unrequested answer to exchange {}", answer.number));
         };
-        for at in asked.waiting {
+        for at in pending.waiting {
             let own = match self.spec.exchanges_lists {
                 true => self.lists.flatten(&answer, at),
                 false => answer.clone(),
@@ -333,13 +333,13 @@ impl ProbeSupervisor<'_> {
         }
     }
 
-    /// Marks exchanges as failed: closing its input tells each waiting child.
+    /// Marks exchanges as failed, and closes the input of each waiting child, which ends its wait.
     fn fail_exchanges(&mut self, why: &str) {
         self.exchange_failure.get_or_insert_with(|| why.to_owned());
         self.upstream_closed = true;
         self.upstream_ask = None;
-        for seat in &mut self.children {
-            seat.close_input();
+        for child in &mut self.children {
+            child.close_input();
         }
     }
 
@@ -349,13 +349,13 @@ impl ProbeSupervisor<'_> {
     }
 
     /// Checks all children: silent, late and ended ones.
-    async fn poll_children(&mut self, told: &mut dyn FnMut(usize, &str)) {
-        for (at, seat) in self.children.iter_mut().enumerate() {
-            if let Some(doing) = seat.poll_step() {
-                told(at, doing);
+    async fn poll_children(&mut self, on_step: &mut dyn FnMut(usize, &str)) {
+        for (at, child) in self.children.iter_mut().enumerate() {
+            if let Some(step) = child.poll_step() {
+                on_step(at, step);
             }
-            seat.check_silence(self.spec.max_silence);
-            seat.poll_exit().await;
+            child.check_silence(self.spec.max_silence);
+            child.poll_exit().await;
         }
         self.remove_ended_children().await;
         let late = self.exchanges.expire(self.elapsed());
@@ -364,7 +364,7 @@ impl ProbeSupervisor<'_> {
             self.children[at].kill(ChildExitReason::Excluded(why));
         }
         self.deliver_answers(late.answers).await;
-        if self.upstream_ask.as_ref().is_some_and(|asked| asked.deadline <= Instant::now()) {
+        if self.upstream_ask.as_ref().is_some_and(|pending| pending.deadline <= Instant::now()) {
             self.fail_exchanges("the other nodes did not answer");
         }
     }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_the_children_of_all_nodes_in_one_order() {
+    fn every_child_gets_the_children_of_all_nodes_in_the_same_order() {
         let a = [share("a", 0), share("a", 1)];
         let b = [share("b", 10), share("b", 11)];
         let of_b = answer(1, vec![node("a", &a), node("b", &b)]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_keeps_the_places_of_its_children() {
+    fn a_lost_node_keeps_the_slots_of_its_children() {
         let a = [share("a", 0), share("a", 1)];
         let b = [share("b", 10), lost("b", "it died")];
         let mut lists = MultiNodeShares::default();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_came_has_one_place_and_its_reason() {
+    fn a_node_that_never_joined_has_one_slot_and_its_reason() {
         let b = [share("b", 10)];
         let first = answer(1, vec![lost("a", "unreachable"), node("b", &b)]);
         let got = MultiNodeShares::default().flatten(&first, 0);
@@ -125,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_somebody_who_is_gone() {
-        let strange =
+    fn a_value_that_is_not_a_list_counts_as_a_lost_member() {
+        let invalid =
             ExchangeShare { member: "a".to_owned(), value: Some(Value::from("hello")), gone: None };
-        let first = answer(1, vec![strange, node("b", &[share("b", 1)])]);
+        let first = answer(1, vec![invalid, node("b", &[share("b", 1)])]);
         let got = MultiNodeShares::default().flatten(&first, 0);
         assert!(got.shares[0].gone.is_some());
     }

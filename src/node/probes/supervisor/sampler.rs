@@ -62,26 +62,27 @@ pub(super) struct GpuSampler {
 
 impl GpuSampler {
     /// Starts it, and waits within the time limit until the probe may begin.
-    pub(super) async fn start(executable: &Path, watching: &SamplerSpec) -> Result<Self, String> {
+    pub(super) async fn start(executable: &Path, spec: &SamplerSpec) -> Result<Self, String> {
         let mut argv = vec![executable.display().to_string()];
-        argv.extend_from_slice(&watching.args);
+        argv.extend_from_slice(&spec.args);
         let argv = guard::guarded_command(executable, &argv);
         let session =
             ProcessSession::start(&argv, &BTreeMap::new()).map_err(|error| error.to_string())?;
         let ProcessSession { input, output, process } = session;
-        let heard = Arc::new(SamplerBuffer::default());
-        let listening = tokio::spawn(read_output(output, Arc::clone(&heard), watching.has_begun));
-        let trouble = match timeout(START_TIMEOUT, heard.begun.notified()).await {
+        let received = Arc::new(SamplerBuffer::default());
+        let reader = tokio::spawn(read_output(output, Arc::clone(&received), spec.has_begun));
+        let trouble = match timeout(START_TIMEOUT, received.begun.notified()).await {
             Ok(()) => None,
             Err(_) => Some(describe_hang(&process, START_TIMEOUT)),
         };
-        Ok(Self { input, process, buffer: heard, reader: listening, failure: trouble })
+        Ok(Self { input, process, buffer: received, reader, failure: trouble })
     }
 
-    /// Lets it conclude within the time limit, and ends it.
-    pub(super) async fn finish(mut self, hurry: bool) -> SamplerOutput {
+    /// Asks the process to finish, waits within the time limit, and ends it.
+    pub(super) async fn finish(mut self, is_interrupted: bool) -> SamplerOutput {
         self.input.close();
-        let patience = if hurry || self.failure.is_some() { KILL_TIMEOUT } else { FINISH_TIMEOUT };
+        let patience =
+            if is_interrupted || self.failure.is_some() { KILL_TIMEOUT } else { FINISH_TIMEOUT };
         if timeout(patience, &mut self.reader).await.is_err() {
             self.reader.abort();
             self.failure.get_or_insert_with(|| describe_hang(&self.process, patience));
@@ -89,8 +90,8 @@ impl GpuSampler {
         self.process.kill();
         // A process that hangs inside the kernel cannot be killed.
         let _ = timeout(KILL_TIMEOUT, self.process.wait()).await;
-        let said = self.buffer.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        SamplerOutput { text: said.clone(), failure: self.failure }
+        let lines = self.buffer.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        SamplerOutput { text: lines.clone(), failure: self.failure }
     }
 }
 
@@ -106,23 +107,23 @@ fn describe_hang(process: &SessionProcess, patience: Duration) -> String {
 
 async fn read_output(
     mut output: SessionOutput,
-    heard: Arc<SamplerBuffer>,
+    buffer: Arc<SamplerBuffer>,
     has_begun: fn(&str) -> bool,
 ) {
     while let Ok(Some(line)) = output.next_line().await {
         let line = String::from_utf8_lossy(&line);
         let begun = has_begun(&line);
         {
-            let mut said = heard.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if said.len() + line.len() < MAX_OUTPUT_BYTES {
-                said.push_str(&line);
-                said.push('\n');
+            let mut text = buffer.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if text.len() + line.len() < MAX_OUTPUT_BYTES {
+                text.push_str(&line);
+                text.push('\n');
             }
         }
         if begun {
-            heard.begun.notify_one();
+            buffer.begun.notify_one();
         }
     }
     // Wakes up a waiter after the process ended.
-    heard.begun.notify_one();
+    buffer.begun.notify_one();
 }

@@ -53,7 +53,7 @@ impl StderrTail {
 
     /// Handles the end of the stream.
     pub(super) fn close(&mut self) {
-        // A step whose announcement is incomplete did not begin.
+        // An incompletely announced step did not begin.
         if !self.line.starts_with(STEP_PREFIX.as_bytes()) {
             self.end_line();
         }
@@ -90,39 +90,39 @@ mod tests {
     use super::*;
 
     fn tail_of(text: &str) -> StderrTail {
-        let mut noise = StderrTail::default();
+        let mut tail = StderrTail::default();
         for piece in text.as_bytes().chunks(7) {
-            noise.push(piece);
+            tail.push(piece);
         }
-        noise.close();
-        noise
+        tail.close();
+        tail
     }
 
     #[test]
-    fn plans_and_chatter_and_last_words_are_told_apart() {
-        let said = "next: cuInit\nn1:1:2 [0] NCCL INFO Channel 00 via P2P\nnext: x\n\
+    fn steps_library_lines_and_the_tail_are_separated() {
+        let text = "next: cuInit\nn1:1:2 [0] NCCL INFO Channel 00 via P2P\nnext: x\n\
             n1:1:2 [0] NCCL INFO Channel 00 via P2P\nx.cc:1 NCCL WARN odd\nterminate:\u{7}\n";
-        let noise = tail_of(said);
-        assert_eq!(noise.current_step.as_deref(), Some("x"));
-        assert_eq!(noise.nccl_lines.len(), 2);
-        assert_eq!(noise.tail, ["x.cc:1 NCCL WARN odd", "terminate:"]);
+        let tail = tail_of(text);
+        assert_eq!(tail.current_step.as_deref(), Some("x"));
+        assert_eq!(tail.nccl_lines.len(), 2);
+        assert_eq!(tail.tail, ["x.cc:1 NCCL WARN odd", "terminate:"]);
     }
 
     #[test]
-    fn a_plan_that_is_cut_off_is_none() {
-        let noise = tail_of("next: first\nnext: sec");
-        assert_eq!(noise.current_step.as_deref(), Some("first"));
+    fn a_truncated_step_is_ignored() {
+        let tail = tail_of("next: first\nnext: sec");
+        assert_eq!(tail.current_step.as_deref(), Some("first"));
         assert_eq!(tail_of("last words").tail, ["last words"]);
     }
 
     #[test]
     fn a_flood_is_bounded() {
-        let mut noise = StderrTail::default();
-        noise.push(&vec![b'x'; 1 << 20]);
+        let mut tail = StderrTail::default();
+        tail.push(&vec![b'x'; 1 << 20]);
         for number in 0..100_000 {
-            noise.push(format!("a: NCCL INFO {number}\nword {number}\n").as_bytes());
+            tail.push(format!("a: NCCL INFO {number}\nword {number}\n").as_bytes());
         }
-        assert_eq!((noise.nccl_lines.len(), noise.tail.len()), (MAX_NCCL_LINES, MAX_TAIL_LINES));
-        assert_eq!(noise.tail.back().map(String::as_str), Some("word 99999"));
+        assert_eq!((tail.nccl_lines.len(), tail.tail.len()), (MAX_NCCL_LINES, MAX_TAIL_LINES));
+        assert_eq!(tail.tail.back().map(String::as_str), Some("word 99999"));
     }
 }

@@ -37,7 +37,7 @@ fn work(scripts: &[&str]) -> SupervisorSpec {
 }
 
 /// Runs these scripts without other nodes.
-fn alone(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
+fn run_scripts(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
     let mut work = work(scripts);
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
@@ -55,15 +55,15 @@ fn asks(number: u64, value: &str, within_s: f64) -> String {
 }
 
 /// The answers that a child printed.
-fn answers(heard: &ChildOutput) -> Vec<ExchangeReply> {
-    let said = heard.unparsed.iter().filter_map(|line| line.strip_prefix("answered "));
-    said.map(|line| serde_json::from_str(line).expect("an answer")).collect()
+fn answers(child: &ChildOutput) -> Vec<ExchangeReply> {
+    let lines = child.unparsed.iter().filter_map(|line| line.strip_prefix("answered "));
+    lines.map(|line| serde_json::from_str(line).expect("an answer")).collect()
 }
 
 #[test]
-fn what_a_process_says_is_kept_and_how_it_ended_is_known() {
+fn output_and_exit_of_a_process_are_recorded() {
     let script = format!("echo next: one >&2; echo {{broken; {END}");
-    let got = alone(&[&script, "echo next: two >&2; echo oops >&2; exit 7"], |_| {});
+    let got = run_scripts(&[&script, "echo next: two >&2; echo oops >&2; exit 7"], |_| {});
     assert!(got.children[0].is_complete(), "{got:?}");
     assert_eq!(got.children[0].unparsed, ["{broken"]);
     assert_eq!(got.children[1].exit, Some(ChildExitReason::Failed(7)));
@@ -73,8 +73,8 @@ fn what_a_process_says_is_kept_and_how_it_ended_is_known() {
 }
 
 #[test]
-fn a_process_that_dies_is_named_with_what_it_did() {
-    let got = alone(&["echo next: cuMemAlloc >&2; kill -ABRT $$"], |_| {});
+fn a_process_that_dies_is_named_with_its_step() {
+    let got = run_scripts(&["echo next: cuMemAlloc >&2; kill -ABRT $$"], |_| {});
     assert_eq!(got.children[0].exit, Some(ChildExitReason::Signaled(6)));
     let problem = got.children[0].exit_problem().expect("it died");
     assert_eq!(
@@ -84,34 +84,30 @@ fn a_process_that_dies_is_named_with_what_it_did() {
 }
 
 #[test]
-fn a_process_that_says_nothing_any_more_is_ended_and_the_call_is_named() {
+fn a_silent_process_is_killed_and_its_call_is_named() {
     let script = format!("{END}; echo next: cuCtxEnablePeerAccess GPU 2 to 3 >&2; sleep 60 & wait");
-    let got = alone(&[&script], |work| work.max_silence = Duration::from_millis(700));
-    let heard = &got.children[0];
-    assert!(matches!(heard.exit, Some(ChildExitReason::Hung(_))), "{heard:?}");
-    assert_eq!(
-        heard.messages,
-        [crate::probes::protocol::ProbeMessage::End],
-        "what it said is kept"
-    );
-    assert!(!heard.is_complete());
-    let detail = heard.exit_problem().expect("it hung").detail;
+    let got = run_scripts(&[&script], |work| work.max_silence = Duration::from_millis(700));
+    let child = &got.children[0];
+    assert!(matches!(child.exit, Some(ChildExitReason::Hung(_))), "{child:?}");
+    assert_eq!(child.messages, [crate::probes::protocol::ProbeMessage::End], "its output is kept");
+    assert!(!child.is_complete());
+    let detail = child.exit_problem().expect("it hung").detail;
     assert!(detail.contains("in: cuCtxEnablePeerAccess GPU 2 to 3: the call hangs"), "{detail}");
 }
 
 #[test]
-fn the_limit_ends_everybody() {
+fn the_time_limit_ends_all_processes() {
     let flood = "while :; do echo next: more >&2; sleep 0.05; done";
-    let got = alone(&[flood, flood], |work| work.time_limit = Duration::from_millis(600));
-    for heard in &got.children {
-        assert_eq!(heard.exit, Some(ChildExitReason::TimedOut(0.6)));
+    let got = run_scripts(&[flood, flood], |work| work.time_limit = Duration::from_millis(600));
+    for child in &got.children {
+        assert_eq!(child.exit, Some(ChildExitReason::TimedOut(0.6)));
     }
 }
 
 #[test]
-fn processes_by_themselves_exchange_with_each_other() {
+fn processes_of_one_node_exchange_with_each_other() {
     let (a, b) = (asks(0, "7", 30.0), asks(0, "{\"x\":1}", 30.0));
-    let got = alone(&[&format!("{a}{END}"), &format!("{b}{END}")], |_| {});
+    let got = run_scripts(&[&format!("{a}{END}"), &format!("{b}{END}")], |_| {});
     assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
     let second = &answers(&got.children[1])[0];
     assert_eq!((second.number, second.me), (0, 1));
@@ -120,10 +116,10 @@ fn processes_by_themselves_exchange_with_each_other() {
 }
 
 #[test]
-fn the_others_go_on_without_one_that_died_and_are_told_why() {
+fn the_others_continue_without_a_dead_process_and_get_the_reason() {
     let a = format!("{}{}{END}", asks(0, "1", 30.0), asks(1, "2", 30.0));
     let b = format!("{}echo gone >&2; exit 9", asks(0, "3", 30.0));
-    let got = alone(&[&a, &b], |_| {});
+    let got = run_scripts(&[&a, &b], |_| {});
     let answer = &answers(&got.children[0])[1];
     assert_eq!(answer.shares[1].value, None);
     let why = answer.shares[1].gone.as_deref().expect("a reason");
@@ -132,9 +128,9 @@ fn the_others_go_on_without_one_that_died_and_are_told_why() {
 }
 
 #[test]
-fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
+fn a_late_process_is_killed_and_the_others_are_answered() {
     let a = format!("{}{END}", asks(0, "1", 0.4));
-    let got = alone(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
+    let got = run_scripts(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
     assert!(got.children[0].is_complete(), "{got:?}");
     assert!(
         matches!(got.children[1].exit, Some(ChildExitReason::Excluded(_))),
@@ -146,10 +142,10 @@ fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
 }
 
 #[test]
-fn who_waits_for_the_others_is_not_silent() {
+fn a_process_that_waits_for_others_does_not_count_as_silent() {
     let a = format!("{}{END}", asks(0, "1", 30.0));
     let b = format!("for i in 1 2 3 4 5 6 7 8; do echo next: $i >&2; sleep 0.2; done; {a}");
-    let got = alone(&[&a, &b], |work| work.max_silence = Duration::from_millis(900));
+    let got = run_scripts(&[&a, &b], |work| work.max_silence = Duration::from_millis(900));
     assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
 }
 
@@ -162,13 +158,13 @@ fn among_others(
     let mut work = work(scripts);
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
-    let (tell, lines) = mpsc::channel(16);
+    let (sender, lines) = mpsc::channel(16);
     let mut say = |line: &str| {
-        let ask = line.strip_prefix(EXCHANGE_PREFIX).expect("an ask");
-        let ask = serde_json::from_str(ask).expect("an ask");
-        if let Some(answer) = reply(ask) {
+        let request = line.strip_prefix(EXCHANGE_PREFIX).expect("a request");
+        let request = serde_json::from_str(request).expect("a request");
+        if let Some(answer) = reply(request) {
             let line = serde_json::to_vec(&answer).expect("plain data");
-            tell.try_send(line).expect("room");
+            sender.try_send(line).expect("room");
         }
         Ok(())
     };
@@ -179,7 +175,7 @@ fn among_others(
 fn the_children_of_all_nodes_are_one_list() {
     let (a, b) = (asks(0, "1", 5.0), asks(0, "2", 8.0));
     let reply = |ask: ExchangeRequest| {
-        assert!(7.9 < ask.within_s, "the longest that anybody waits");
+        assert!(7.9 < ask.within_s, "the longest wait of any process");
         let of =
             |member: &str, value| ExchangeShare { member: member.to_owned(), value, gone: None };
         let other = multi_node::merge_shares(&[of("n0", Some(json!(0)))]);
@@ -207,7 +203,7 @@ fn a_single_process_gives_its_own_value_and_gets_the_answer_as_it_is() {
 }
 
 #[test]
-fn where_nobody_answers_any_more_the_processes_are_told() {
+fn a_failed_exchange_ends_the_input_of_the_processes() {
     let script = format!("{}{END}", asks(0, "1", 5.0));
     let wrong = |ask: ExchangeRequest| {
         Some(ExchangeReply { number: ask.number + 1, me: 0, shares: Vec::new(), waited_s: 0.0 })
@@ -218,10 +214,10 @@ fn where_nobody_answers_any_more_the_processes_are_told() {
 }
 
 #[test]
-fn that_nobody_answers_any_more_matters_only_to_who_asks() {
-    let alone = |script: &str| {
+fn a_closed_upstream_only_affects_a_process_that_asks() {
+    let run_scripts = |script: &str| {
         let (_, lines) = mpsc::channel(1);
-        let mut say = |_: &str| panic!("nobody is there");
+        let mut say = |_: &str| panic!("no parent reads this");
         let work = work(&[script]);
         let (_keep, stop) = watch::channel(None);
         now(supervise(
@@ -231,38 +227,38 @@ fn that_nobody_answers_any_more_matters_only_to_who_asks() {
             &mut |_, _| {},
         ))
     };
-    let silent = alone(&format!("sleep 0.3; {END}"));
+    let silent = run_scripts(&format!("sleep 0.3; {END}"));
     assert!(silent.children[0].is_complete() && silent.exchange_failure.is_none(), "{silent:?}");
-    let asking = alone(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
+    let asking = run_scripts(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
     assert_eq!(asking.children[0].exit, Some(ChildExitReason::Failed(3)));
     assert_eq!(asking.exchange_failure.as_deref(), Some(PARENT_GONE));
 }
 
 #[test]
-fn an_interruption_ends_everybody_and_keeps_what_was_said() {
+fn an_interruption_ends_all_processes_and_keeps_their_output() {
     let script = format!("{END}; echo next: begun >&2; trap '' TERM INT; sleep 60 & wait");
     let work = work(&[&script]);
     let (ends, stop) = watch::channel(None);
-    let mut told = |_: usize, doing: &str| {
+    let mut on_step = |_: usize, doing: &str| {
         assert_eq!(doing, "begun");
-        ends.send(Some("interrupted")).expect("heard");
+        ends.send(Some("interrupted")).expect("received");
     };
-    let got = now(supervise(&work, ExchangePeers::LocalOnly, stop, &mut told));
+    let got = now(supervise(&work, ExchangePeers::LocalOnly, stop, &mut on_step));
     assert_eq!(got.interrupted, Some("interrupted"));
     assert_eq!(got.children[0].exit, Some(ChildExitReason::Interrupted("interrupted")));
     assert_eq!(got.children[0].messages.len(), 1);
 }
 
 #[test]
-fn what_is_not_there_is_not_started() {
-    let got = alone(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
+fn a_missing_program_is_not_started() {
+    let got = run_scripts(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
     assert_eq!(got.children[0].exit_problem().expect("not started").class, "not-started");
 }
 
 #[test]
-fn the_watching_process_begins_before_and_ends_after_and_hangs_for_nobody() {
+fn the_sampler_starts_before_and_ends_after_the_probe_and_never_blocks_it() {
     let watched = |script: &str| {
-        let got = alone(&[END], |work| {
+        let got = run_scripts(&[END], |work| {
             let words = vec![script.to_owned()];
             work.sampler = Some(SamplerSpec { args: words, has_begun: |line| line == "begun" });
         });

@@ -22,9 +22,9 @@ pub fn resolve(text: &str) -> Result<SocketAddr, TcpError> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let nonsense = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "not ADDRESS:PORT");
-    let (host, port) = text.rsplit_once(':').ok_or_else(|| unusable(nonsense()))?;
-    let port: u16 = port.parse().map_err(|_| unusable(nonsense()))?;
+    let invalid = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "not ADDRESS:PORT");
+    let (host, port) = text.rsplit_once(':').ok_or_else(|| unusable(invalid()))?;
+    let port: u16 = port.parse().map_err(|_| unusable(invalid()))?;
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, port));
     }
@@ -47,10 +47,11 @@ pub fn measure(
     }
     let stream = socket::connect(local, peer, CONNECT_TIMEOUT)?;
     let own = stream.local_addr().map_or_else(|_| String::new(), |own| address_text(own.ip()));
-    let mut talk =
+    let mut connection =
         TcpControlConnection::new(stream).map_err(|error| refused(describe_error(&error)))?;
     let open = TcpControlLine::Open { greeting: TcpGreeting::new(task.session), terms };
-    let answer = talk.send(&open, REPLY_TIMEOUT).and_then(|()| talk.receive(REPLY_TIMEOUT));
+    let answer =
+        connection.send(&open, REPLY_TIMEOUT).and_then(|()| connection.receive(REPLY_TIMEOUT));
     let (node, device) = match answer.map_err(|error| refused(describe_error(&error)))? {
         TcpControlLine::Opened { node, device } => (node, device),
         TcpControlLine::Refused { why } => return Err(refused(why)),
@@ -84,12 +85,12 @@ pub fn measure(
         document.problems.push(format!("connected to node {}, but {node} answered", task.peer));
     }
     let pattern = TcpPattern::new(task.session);
-    let mut guest =
-        TcpClientSession { local, peer, task, terms, control: talk, pattern, phases: 0 };
-    match guest.measure_all(&mut document) {
+    let mut session =
+        TcpClientSession { local, peer, task, terms, control: connection, pattern, phases: 0 };
+    match session.measure_all(&mut document) {
         Ok(equal) => document.complete = equal,
         Err(why) => {
-            let _ = guest.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
+            let _ = session.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
             document.problems.push(why);
         }
     }
@@ -200,16 +201,17 @@ impl TcpClientSession<'_> {
     fn open_streams(&self, phase: u32) -> Result<Vec<TcpStream>, String> {
         let one = |stream| {
             let connected = socket::connect(self.local, self.peer, CONNECT_TIMEOUT);
-            let mut talk = connected
+            let mut control = connected
                 .and_then(|it| {
                     TcpControlConnection::new(it)
                         .map_err(|error| TcpError::Broken(error.to_string()))
                 })
                 .map_err(|error| format!("data connection {stream}: {}", error.to_line()))?;
             let greeting = TcpGreeting::new(self.task.session);
-            talk.send(&TcpControlLine::Join { greeting, phase, stream }, REPLY_TIMEOUT)
+            control
+                .send(&TcpControlLine::Join { greeting, phase, stream }, REPLY_TIMEOUT)
                 .map_err(|error| self.connection_lost(&error))?;
-            let stream = talk.into_stream();
+            let stream = control.into_stream();
             // The kernel's default segmentation applies to data.
             stream.set_nodelay(false).map_err(|error| self.connection_lost(&error))?;
             Ok(stream)
@@ -232,7 +234,7 @@ fn sum_up(
     }
     if arrived.corrupt != 0 {
         problems.push(format!(
-            "{what}: {} of {} compared pieces arrived with other content than was sent",
+            "{what}: {} of {} compared pieces differ from the data sent",
             arrived.corrupt, arrived.checked
         ));
     }
@@ -253,12 +255,12 @@ mod tests {
 
     #[test]
     fn addresses_are_read_with_and_without_brackets() {
-        let told = |text| resolve(text).map(|address| address.to_string()).ok();
-        assert_eq!(told("10.0.0.2:5001").as_deref(), Some("10.0.0.2:5001"));
-        assert_eq!(told("[fd00::1]:5001").as_deref(), Some("[fd00::1]:5001"));
-        assert_eq!(told("fd00::1:5001").as_deref(), Some("[fd00::1]:5001"));
-        assert_eq!(told("10.0.0.2"), None);
-        assert_eq!(told("10.0.0.2:port"), None);
+        let parsed = |text| resolve(text).map(|address| address.to_string()).ok();
+        assert_eq!(parsed("10.0.0.2:5001").as_deref(), Some("10.0.0.2:5001"));
+        assert_eq!(parsed("[fd00::1]:5001").as_deref(), Some("[fd00::1]:5001"));
+        assert_eq!(parsed("fd00::1:5001").as_deref(), Some("[fd00::1]:5001"));
+        assert_eq!(parsed("10.0.0.2"), None);
+        assert_eq!(parsed("10.0.0.2:port"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) struct TcpControlConnection {
 
 impl TcpControlConnection {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        // Lines are small, and each answer is waited for.
+        // Lines are small, and the sender waits for each answer.
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::new() })
     }
@@ -86,7 +86,6 @@ fn normalize_error(error: io::Error) -> io::Error {
     if is_time_out(&error) { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Text of a communication error.
 pub(super) fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),

@@ -170,7 +170,7 @@ mod tests {
         TcpSessionTerms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
 
     #[test]
-    fn every_byte_that_is_sent_arrives_as_it_was() {
+    fn every_sent_byte_arrives_unchanged() {
         let ((a, b), (c, d)) = (pair(), pair());
         let (from, to) = ([a, c], [b, d]);
         let pattern = TcpPattern::new(3);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_than_those_agreed_on_are_noticed() {
+    fn bytes_that_differ_from_the_pattern_are_detected() {
         let (from, to) = pair();
         let (other, own) = (TcpPattern::new(4), TcpPattern::new(5));
         let (from, to) = ([from], [to]);

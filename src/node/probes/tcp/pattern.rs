@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_matches_at_its_place_and_nowhere_else() {
+    fn a_piece_matches_only_at_its_position() {
         let pattern = TcpPattern::new(7);
         let at = TcpPattern::position(3, 5_000_000_000);
         let piece = pattern.bytes_from(at)[..4096].to_vec();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_begin_apart_and_go_round() {
+    fn streams_start_apart_and_wrap_around() {
         assert_ne!(TcpPattern::position(0, 0), TcpPattern::position(1, 0));
         assert_eq!(TcpPattern::position(1, PERIOD as u64), TcpPattern::position(1, 0));
         assert_eq!(TcpPattern::new(0).bytes_from(PERIOD - 1).len(), PERIOD);

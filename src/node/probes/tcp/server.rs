@@ -35,13 +35,13 @@ pub fn serve(
             announce(address.port()).map(|()| address.port())
         })
         .map_err(|error| TcpError::Broken(format!("the port is unknown: {error}")))?;
-    let door = Arc::new(SessionAdmission::default());
-    let (visitors, inside) = mpsc::channel();
-    let keeper = Arc::clone(&door);
-    thread::spawn(move || keeper.accept_connections(&listener, &visitors));
-    let served = serve_session(local, wait, port, &inside, &door);
+    let admission = Arc::new(SessionAdmission::default());
+    let (admitted, greeted) = mpsc::channel();
+    let acceptor = Arc::clone(&admission);
+    thread::spawn(move || acceptor.accept_connections(&listener, &admitted));
+    let served = serve_session(local, wait, port, &greeted, &admission);
     // The thread notices it within a tick; nothing waits for it.
-    door.closed.store(true, Ordering::Relaxed);
+    admission.closed.store(true, Ordering::Relaxed);
     served
 }
 
@@ -49,33 +49,33 @@ fn serve_session(
     local: &TcpBinding,
     wait: Duration,
     port: u16,
-    inside: &mpsc::Receiver<GreetedConnection>,
-    door: &SessionAdmission,
+    greeted: &mpsc::Receiver<GreetedConnection>,
+    admission: &SessionAdmission,
 ) -> Result<(), TcpError> {
     let deadline = Instant::now() + wait;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((line, mut talk)) = inside.recv_timeout(left) else {
+        let Ok((line, mut connection)) = greeted.recv_timeout(left) else {
             let why = format!("no client connected to port {port} within {} s", wait.as_secs_f64());
             return Err(TcpError::Broken(why));
         };
         let TcpControlLine::Open { greeting, terms } = line else { continue };
         if let Some(why) = terms.invalid_reason() {
-            let _ = talk.send(&TcpControlLine::Refused { why }, REPLY_TIMEOUT);
-            door.lock_session().take();
+            let _ = connection.send(&TcpControlLine::Refused { why }, REPLY_TIMEOUT);
+            admission.lock_session().take();
             continue;
         }
         let opened =
             TcpControlLine::Opened { node: local.node.clone(), device: local.device.clone() };
-        let mut host = TcpServerSession {
+        let mut session = TcpServerSession {
             pattern: TcpPattern::new(greeting.session),
-            control: talk,
+            control: connection,
             terms,
-            connections: inside,
+            connections: greeted,
         };
-        let result = host.send(&opened).and_then(|()| host.run_commands());
+        let result = session.send(&opened).and_then(|()| session.run_commands());
         if let Err(why) = &result {
-            let _ = host.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
+            let _ = session.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
         }
         return result.map_err(TcpError::Broken);
     }
@@ -85,7 +85,6 @@ fn serve_session(
 struct SessionAdmission {
     closed: AtomicBool,
     pending: AtomicUsize,
-    /// Number of the current session.
     session: Mutex<Option<u64>>,
 }
 
@@ -98,7 +97,7 @@ impl SessionAdmission {
     fn accept_connections(
         self: &Arc<Self>,
         listener: &TcpListener,
-        visitors: &mpsc::Sender<GreetedConnection>,
+        admitted: &mpsc::Sender<GreetedConnection>,
     ) {
         while !self.closed.load(Ordering::Relaxed) {
             match listener.accept() {
@@ -107,11 +106,11 @@ impl SessionAdmission {
                         self.pending.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
-                    let (door, visitors) = (Arc::clone(self), visitors.clone());
+                    let (admission, admitted) = (Arc::clone(self), admitted.clone());
                     // One thread each, so that a silent client blocks no other.
                     thread::spawn(move || {
-                        door.greet(stream, &visitors);
-                        door.pending.fetch_sub(1, Ordering::Relaxed);
+                        admission.greet(stream, &admitted);
+                        admission.pending.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
                 Err(error) if is_time_out(&error) => {}
@@ -122,19 +121,19 @@ impl SessionAdmission {
     }
 
     /// Receives a connection's greeting, and admits or refuses it.
-    fn greet(&self, stream: TcpStream, visitors: &mpsc::Sender<GreetedConnection>) {
-        let Ok(mut talk) = TcpControlConnection::new(stream) else { return };
-        let refusal = match talk.receive(GREETING_TIMEOUT) {
+    fn greet(&self, stream: TcpStream, greeted: &mpsc::Sender<GreetedConnection>) {
+        let Ok(mut control) = TcpControlConnection::new(stream) else { return };
+        let refusal = match control.receive(GREETING_TIMEOUT) {
             Ok(line) => match self.refusal_reason(&line) {
                 None => {
-                    let _ = visitors.send((line, talk));
+                    let _ = greeted.send((line, control));
                     return;
                 }
                 Some(why) => why,
             },
-            Err(_) => "expected a client of fabricgate".to_owned(),
+            Err(_) => "expected a fabricgate client".to_owned(),
         };
-        let _ = talk.send(&TcpControlLine::Refused { why: refusal }, TICK);
+        let _ = control.send(&TcpControlLine::Refused { why: refusal }, TICK);
     }
 
     fn refusal_reason(&self, line: &TcpControlLine) -> Option<String> {
@@ -232,7 +231,7 @@ impl TcpServerSession<'_> {
         let wanted = usize::try_from(self.terms.streams).unwrap_or(usize::MAX);
         while streams.len() < wanted {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (line, talk) = self
+            let (line, control) = self
                 .connections
                 .recv_timeout(left)
                 .map_err(|_| format!("{} of {wanted} data connections arrived", streams.len()))?;
@@ -240,7 +239,7 @@ impl TcpServerSession<'_> {
                 TcpControlLine::Join { phase: of, stream, .. }
                     if of == phase && stream < self.terms.streams =>
                 {
-                    let data = talk.into_stream();
+                    let data = control.into_stream();
                     data.set_nodelay(false).map_err(|error| error.to_string())?;
                     streams.insert(stream, data);
                 }

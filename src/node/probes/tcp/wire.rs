@@ -92,25 +92,44 @@ pub(super) struct TcpReceiveTotals {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum TcpControlLine {
     /// The client's first line.
-    Open { greeting: TcpGreeting, terms: TcpSessionTerms },
+    Open {
+        greeting: TcpGreeting,
+        terms: TcpSessionTerms,
+    },
     /// The server accepts.
-    Opened { node: String, device: Option<String> },
-    /// The server refuses.
-    Refused { why: String },
+    Opened {
+        node: String,
+        device: Option<String>,
+    },
+    Refused {
+        why: String,
+    },
     /// Latency messages follow, to be echoed.
     Echo,
     /// Starts a phase with data in one direction.
-    Begin { phase: u32, forward: bool },
+    Begin {
+        phase: u32,
+        forward: bool,
+    },
     /// The first line of a data connection.
-    Join { greeting: TcpGreeting, phase: u32, stream: u32 },
+    Join {
+        greeting: TcpGreeting,
+        phase: u32,
+        stream: u32,
+    },
     /// All data connections are open.
     Go,
     /// Bytes sent, by stream.
-    Sent { bytes: Vec<u64> },
-    /// The receiver's totals.
-    Received { arrived: TcpReceiveTotals },
+    Sent {
+        bytes: Vec<u64>,
+    },
+    Received {
+        arrived: TcpReceiveTotals,
+    },
     /// The client is done.
     Close,
     /// The sender cannot continue.
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
 }

@@ -35,7 +35,6 @@ pub(super) struct CablingEntry {
 /// A value and its line number.
 type TextAtLine = (String, usize);
 
-/// All information about one leaf.
 #[derive(Debug, Default)]
 struct CabledLeaf {
     line: usize,
@@ -181,8 +180,8 @@ impl<'s> CablingBuilder<'s> {
             self.push_problem(SourceProblemKind::Contradictory, line, message);
             return;
         }
-        let said = self.report.node_mut(node);
-        *(if what == "rack" { &mut said.rack } else { &mut said.slot }) = Some(first);
+        let node_report = self.report.node_mut(node);
+        *(if what == "rack" { &mut node_report.rack } else { &mut node_report.slot }) = Some(first);
     }
 
     fn add_nic(&mut self, entry: &CablingEntry, port: Option<&String>, node: &NodeName) {
@@ -281,7 +280,6 @@ impl<'s> CablingBuilder<'s> {
         }
     }
 
-    /// Combines leaves, racks and rails.
     pub(super) fn finish(mut self) {
         for name in std::mem::take(&mut self.order) {
             let Some(leaf) = self.leaves.remove(&name) else { continue };

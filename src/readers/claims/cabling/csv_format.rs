@@ -88,7 +88,7 @@ impl CablingColumns {
     }
 }
 
-pub(super) fn read(said: &mut SourceReport, text: &str) {
+pub(super) fn read(report: &mut SourceReport, text: &str) {
     let separator = detect_separator(header_line(text));
     // Uniform line ends, also after the last line, so that the line of a record is the reader's
     // current line minus the lines of the record.
@@ -96,7 +96,7 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    let mut entries = CablingBuilder::new(said);
+    let mut entries = CablingBuilder::new(report);
     let mut reader = ReaderBuilder::new()
         .delimiter(separator)
         .comment(Some(b'#'))

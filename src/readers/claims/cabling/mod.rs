@@ -19,17 +19,17 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses a cabling file. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Cabling, place);
-    if !check_text_size(&mut said, text) {
-        return said;
+    let mut report = SourceReport::new(SourceKind::Cabling, place);
+    if !check_text_size(&mut report, text) {
+        return report;
     }
     let text = strip_bom(text);
     if toml_format::recognises(text) {
-        toml_format::read(&mut said, text);
+        toml_format::read(&mut report, text);
     } else {
-        csv_format::read(&mut said, text);
+        csv_format::read(&mut report, text);
     }
-    said
+    report
 }
 
 /// The text without the byte order mark that spreadsheets prepend.

@@ -1,16 +1,19 @@
-//! Cabling files, good and bad, in both shapes.
+//! Valid and invalid cabling files in both formats.
 
 use super::*;
 use model::source_report::{NodeGroupKind, NodeReport, SourceProblemKind};
 
 const EXAMPLE: &str = include_str!("../../../../examples/cabling.csv");
 
-fn node_report<'s>(said: &'s SourceReport, node: &str) -> &'s NodeReport {
-    said.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {said:?}"))
+fn node_report<'s>(report: &'s SourceReport, node: &str) -> &'s NodeReport {
+    report.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {report:?}"))
 }
 
-fn groups(said: &SourceReport, kind: NodeGroupKind) -> Vec<(String, Option<String>, Vec<String>)> {
-    let of_kind = said.groups.iter().filter(|group| group.kind == kind);
+fn groups(
+    report: &SourceReport,
+    kind: NodeGroupKind,
+) -> Vec<(String, Option<String>, Vec<String>)> {
+    let of_kind = report.groups.iter().filter(|group| group.kind == kind);
     of_kind
         .map(|group| {
             let nodes = group.nodes.iter().map(ToString::to_string).collect();
@@ -21,17 +24,17 @@ fn groups(said: &SourceReport, kind: NodeGroupKind) -> Vec<(String, Option<Strin
 
 /// The only problem: its kind, its place and its message.
 fn complaint(text: &str) -> (SourceProblemKind, String, String) {
-    let said = read("c.csv", text);
-    let [problem] = said.problems.as_slice() else { panic!("{text}: {:?}", said.problems) };
+    let report = read("c.csv", text);
+    let [problem] = report.problems.as_slice() else { panic!("{text}: {:?}", report.problems) };
     (problem.kind, problem.at.clone().unwrap_or_default(), problem.message.clone())
 }
 
 #[test]
-fn the_example_says_where_every_cable_goes() {
+fn the_example_lists_every_cable() {
     assert!(recognises(EXAMPLE));
-    let said = read("examples/cabling.csv", EXAMPLE);
-    assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
-    let second = node_report(&said, "node0002");
+    let report = read("examples/cabling.csv", EXAMPLE);
+    assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+    let second = node_report(&report, "node0002");
     assert_eq!((second.rack.as_deref(), second.slot.as_deref()), (Some("r01"), Some("2")));
     let [first_nic, second_nic] = second.nics.as_slice() else { panic!("{second:?}") };
     assert_eq!(first_nic.device.as_deref(), Some("mlx5_0"));
@@ -40,35 +43,35 @@ fn the_example_says_where_every_cable_goes() {
     assert_eq!(second_nic.at.as_deref(), Some("examples/cabling.csv:7"));
     let both = vec!["node0001".to_owned(), "node0002".to_owned()];
     assert_eq!(
-        groups(&said, NodeGroupKind::Leaf),
+        groups(&report, NodeGroupKind::Leaf),
         [
             ("leaf-r0".to_owned(), Some("rail0".to_owned()), both.clone()),
             ("leaf-r1".to_owned(), Some("rail1".to_owned()), both.clone())
         ]
     );
-    assert_eq!(groups(&said, NodeGroupKind::Rack), [("r01".to_owned(), None, both)]);
-    let rails: Vec<_> = said.rails.iter().map(|r| (r.name.as_str(), r.rdma.as_deref())).collect();
+    assert_eq!(groups(&report, NodeGroupKind::Rack), [("r01".to_owned(), None, both)]);
+    let rails: Vec<_> = report.rails.iter().map(|r| (r.name.as_str(), r.rdma.as_deref())).collect();
     assert_eq!(rails, [("rail0", Some("mlx5_0")), ("rail1", Some("mlx5_1"))]);
 }
 
 #[test]
-fn a_spreadsheet_of_another_country_reads_the_same() {
+fn a_spreadsheet_with_semicolons_reads_the_same() {
     let text = "\u{feff}\"Port\";\"LEAF\";\"Owner\";\"Node\"\r\n\r\n# a remark\r\n1;\"leaf 1\";me;n1\r\n2;leaf 1;;n2";
     assert!(recognises(text));
-    let said = read("c.csv", text);
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(said.notes, ["ignored columns: Owner"]);
-    assert_eq!(node_report(&said, "n1").nics[0].leaf.as_deref(), Some("leaf 1"));
-    assert_eq!(node_report(&said, "n2").nics[0].at.as_deref(), Some("c.csv:5"));
+    let report = read("c.csv", text);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(report.notes, ["ignored columns: Owner"]);
+    assert_eq!(node_report(&report, "n1").nics[0].leaf.as_deref(), Some("leaf 1"));
+    assert_eq!(node_report(&report, "n2").nics[0].at.as_deref(), Some("c.csv:5"));
     assert!(recognises("node\tleaf\nn1\tl1\n"));
 }
 
 #[test]
-fn a_line_may_speak_of_many_nodes() {
-    let said = read("c.csv", "node,rack,rail,leaf\n\"n[1-3,5]\",r1,0,l0\n");
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(groups(&said, NodeGroupKind::Leaf)[0].2, ["n1", "n2", "n3", "n5"]);
-    assert_eq!(groups(&said, NodeGroupKind::Rack)[0].2.len(), 4);
+fn a_line_may_list_many_nodes() {
+    let report = read("c.csv", "node,rack,rail,leaf\n\"n[1-3,5]\",r1,0,l0\n");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(groups(&report, NodeGroupKind::Leaf)[0].2, ["n1", "n2", "n3", "n5"]);
+    assert_eq!(groups(&report, NodeGroupKind::Rack)[0].2.len(), 4);
     let (kind, at, message) = complaint("node,leaf,port\nn[1-2],l1,7\n");
     assert_eq!((kind, at.as_str()), (SourceProblemKind::Contradictory, "c.csv:2"));
     assert_eq!(
@@ -95,15 +98,15 @@ fn contradictions_name_both_lines() {
 
 #[test]
 fn a_contradiction_leaves_the_rest_usable() {
-    let said = read("c.csv", "node,rack,leaf\nn1,r1,a\nn1,r2,b\nn2,r1,a\n");
-    assert_eq!(said.problems.len(), 1);
-    assert_eq!(node_report(&said, "n1").rack.as_deref(), Some("r1"));
-    assert_eq!(node_report(&said, "n1").nics.len(), 2);
-    assert_eq!(groups(&said, NodeGroupKind::Rack)[0].2, ["n1", "n2"]);
+    let report = read("c.csv", "node,rack,leaf\nn1,r1,a\nn1,r2,b\nn2,r1,a\n");
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(node_report(&report, "n1").rack.as_deref(), Some("r1"));
+    assert_eq!(node_report(&report, "n1").nics.len(), 2);
+    assert_eq!(groups(&report, NodeGroupKind::Rack)[0].2, ["n1", "n2"]);
 }
 
 #[test]
-fn malformed_lines_are_named_by_line_and_column() {
+fn malformed_lines_are_reported_with_line_and_column() {
     let malformed = |text: &str, at: &str, words: &str| {
         let (kind, place, message) = complaint(text);
         assert_eq!((kind, place.as_str()), (SourceProblemKind::Malformed, at), "{message}");
@@ -122,11 +125,11 @@ fn malformed_lines_are_named_by_line_and_column() {
 
 #[test]
 fn leaves_of_several_rails_and_partial_rails_claim_none() {
-    let said = read("c.csv", "node,rail,device,leaf\nn1,0,e0,a\nn1,1,e1,a\nn2,0,e9,a\n");
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(groups(&said, NodeGroupKind::Leaf)[0].1, None);
+    let report = read("c.csv", "node,rail,device,leaf\nn1,0,e0,a\nn1,1,e1,a\nn2,0,e9,a\n");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(groups(&report, NodeGroupKind::Leaf)[0].1, None);
     // Rail 0 is on two devices, rail 1 is not on every node.
-    assert!(said.rails.is_empty(), "{:?}", said.rails);
+    assert!(report.rails.is_empty(), "{:?}", report.rails);
 }
 
 const DOCUMENT: &str = "[[leaf]]\nname = \"l0\"\nrail = 0\nnodes = \"n[1-2]\"\n\n\
@@ -135,37 +138,37 @@ const DOCUMENT: &str = "[[leaf]]\nname = \"l0\"\nrail = 0\nnodes = \"n[1-2]\"\n\
     [[node]]\nname = \"n2\"\n[[node.nic]]\ndevice = \"eth1\"\nrail = 0\nleaf = \"l0\"\nport = 7\n";
 
 #[test]
-fn the_same_can_be_said_in_toml() {
+fn toml_reads_the_same_as_csv() {
     assert!(recognises(DOCUMENT));
-    let said = read("c.toml", DOCUMENT);
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    let first = node_report(&said, "n1");
+    let report = read("c.toml", DOCUMENT);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    let first = node_report(&report, "n1");
     assert_eq!((first.rack.as_deref(), first.slot.as_deref()), (Some("r1"), Some("3")));
-    assert_eq!(node_report(&said, "n2").nics[0].port.as_deref(), Some("7"));
-    let leaf = &groups(&said, NodeGroupKind::Leaf)[0];
+    assert_eq!(node_report(&report, "n2").nics[0].port.as_deref(), Some("7"));
+    let leaf = &groups(&report, NodeGroupKind::Leaf)[0];
     assert_eq!((leaf.1.as_deref(), leaf.2.len()), (Some("0"), 2));
-    assert_eq!(said.rails[0].device.as_deref(), Some("eth1"));
+    assert_eq!(report.rails[0].device.as_deref(), Some("eth1"));
 }
 
 #[test]
-fn mistakes_in_toml_are_named_with_their_place() {
-    let told = |text: &str| {
+fn mistakes_in_toml_are_reported_with_their_position() {
+    let error = |text: &str| {
         let (kind, at, message) = complaint(text);
         format!("{kind:?} {at} {message}")
     };
-    let typo = told("[[node]]\nname = \"n1\"\nrak = \"r\"\n");
+    let typo = error("[[node]]\nname = \"n1\"\nrak = \"r\"\n");
     assert!(typo.starts_with("Malformed c.csv:3:1 ") && typo.contains("rak"), "{typo}");
     let cable = DOCUMENT.replace("nodes = \"n[1-2]\"", "nodes = \"n1\"");
-    let lacks = told(&cable);
+    let lacks = error(&cable);
     assert!(lacks.starts_with("Contradictory c.csv:17 ") && lacks.contains("lacks it"), "{lacks}");
-    let rail = told(&DOCUMENT.replace("rail = 0\nnodes", "rail = 5\nnodes"));
+    let rail = error(&DOCUMENT.replace("rail = 0\nnodes", "rail = 5\nnodes"));
     assert!(rail.contains("serves rail \"5\""), "{rail}");
-    let twice = told("[[node]]\nname=\"a\"\nrack=1\n[[leaf]]\nname=1\n[[leaf]]\nname=1\n");
+    let twice = error("[[node]]\nname=\"a\"\nrack=1\n[[leaf]]\nname=1\n[[leaf]]\nname=1\n");
     assert!(twice.starts_with("Contradictory c.csv:6 "), "{twice}");
 }
 
 #[test]
-fn claims_and_other_tables_are_not_taken_for_cabling() {
+fn claims_and_other_tables_are_not_recognised_as_cabling() {
     assert!(!recognises("[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[node]]\n"));
     assert!(!recognises("run,domain,stage,testcase,src_node,src_gpu\n"));
     assert!(!recognises("") && !recognises("node\nn1\n") && !recognises("\u{0}\u{1}"));
@@ -177,10 +180,11 @@ fn host_lists_cannot_make_a_small_file_a_large_cluster() {
     for rack in 0..40 {
         text.push_str(&format!("n[1-100000],r{rack}\n"));
     }
-    let said = read("c.csv", &text);
-    assert_eq!(said.nodes.len(), 100_000);
+    let report = read("c.csv", &text);
+    assert_eq!(report.nodes.len(), 100_000);
     assert!(
-        said.problems
+        report
+            .problems
             .iter()
             .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("omitted"))
     );

@@ -85,19 +85,19 @@ pub(super) fn recognises(text: &str) -> bool {
     (has("[[node]]") || has("[[node.nic]]")) && !has("[[domain]]")
 }
 
-pub(super) fn read(said: &mut SourceReport, text: &str) {
+pub(super) fn read(report: &mut SourceReport, text: &str) {
     let file: CablingFile = match toml::from_str(text) {
         Ok(file) => file,
         Err(error) => {
             let TextError { file, line, column, message } =
-                TextError::from_toml(&said.source.place, text, &error);
+                TextError::from_toml(&report.source.place, text, &error);
             let at = format!("{file}:{line}:{column}");
-            push_problem(said, SourceProblemKind::Malformed, at, sanitize_text(&message));
+            push_problem(report, SourceProblemKind::Malformed, at, sanitize_text(&message));
             return;
         }
     };
     let lines = LineIndex::new(text);
-    let mut entries = CablingBuilder::new(said);
+    let mut entries = CablingBuilder::new(report);
     for leaf in file.leaf {
         let line = lines.line_at(leaf.span().start);
         let leaf = leaf.into_inner();

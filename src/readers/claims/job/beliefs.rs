@@ -11,15 +11,14 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::{JobAssumption, SourceProblemKind, SourceReport};
 
-/// The settings, with their locations.
 struct BeliefReader<'s> {
     report: &'s mut SourceReport,
     settings: &'s JobSettings,
 }
 
 /// Adds the assumptions behind these settings.
-pub(super) fn add_beliefs(said: &mut SourceReport, found: &JobSettings) {
-    let mut reader = BeliefReader { report: said, settings: found };
+pub(super) fn add_beliefs(report: &mut SourceReport, found: &JobSettings) {
+    let mut reader = BeliefReader { report, settings: found };
     let nodes = reader.nodes();
     let gpus = reader.gpus_per_node();
     let first = reader.report.beliefs.len();
@@ -128,14 +127,15 @@ impl BeliefReader<'_> {
 
     fn add_hybrid_ep(&mut self, gpus: Option<u32>) {
         const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
-        let (says, at) = self.as_written(&[RANKS, "USE_MNNVL"]);
+        let (written, at) = self.as_written(&[RANKS, "USE_MNNVL"]);
         let ranks = self.positive_count(RANKS);
         let across = self.flag("USE_MNNVL");
         if let (Some(ranks), Some(false), Some(gpus)) = (ranks, across, gpus)
             && gpus < ranks
         {
             let message = format!(
-                "{says}: {ranks} ranks in one domain without multi-node NVLink, on nodes of {gpus} GPUs"
+                "{written}: {ranks} ranks in one domain without multi-node NVLink, on nodes of \
+                 {gpus} GPUs"
             );
             push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
@@ -146,7 +146,7 @@ impl BeliefReader<'_> {
                 multi_node_nvlink: across,
                 nodes: Vec::new(),
                 at,
-                says,
+                says: written,
             });
         }
     }
@@ -155,7 +155,7 @@ impl BeliefReader<'_> {
     fn add_domain_size(&mut self) {
         /// The largest server has 16: a larger number implies multi-node NVLink.
         const LARGEST_SERVER: u32 = 16;
-        let (says, at) = self.as_written(&["NVLINK_DOMAIN_SIZE"]);
+        let (written, at) = self.as_written(&["NVLINK_DOMAIN_SIZE"]);
         if let Some(size) = self.positive_count("NVLINK_DOMAIN_SIZE") {
             self.report.beliefs.push(JobAssumption {
                 who: "NVLINK_DOMAIN_SIZE".to_owned(),
@@ -163,13 +163,13 @@ impl BeliefReader<'_> {
                 multi_node_nvlink: (LARGEST_SERVER < size).then_some(true),
                 nodes: Vec::new(),
                 at,
-                says,
+                says: written,
             });
         }
     }
 
     fn add_nccl(&mut self) {
-        let (mut says, at) = self.as_written(&[
+        let (mut written, at) = self.as_written(&[
             "NCCL_MNNVL_ENABLE",
             "NCCL_MNNVL_UUID",
             "NCCL_MNNVL_CLIQUE_ID",
@@ -185,16 +185,16 @@ impl BeliefReader<'_> {
         let crosses = self.flag("NCCL_MNNVL_CROSS_CLIQUE") == Some(true);
         if enable == Some(1) && memory == Some(0) {
             let message =
-                format!("{says}: multi-node NVLink is forced, but it needs cuMem, which is off");
+                format!("{written}: multi-node NVLink is forced, but it needs cuMem, which is off");
             push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         if self.setting("NCCL_MNNVL_UUID").is_some_and(|(_, value)| value != "-1") {
-            says += "; the ClusterUUID is overridden, so ranks of several fabrics look like one";
+            written += "; the ClusterUUID is overridden, so ranks of several fabrics look like one";
         }
         match self.setting("NCCL_MNNVL_CLIQUE_ID").map(|(_, value)| value.to_owned()).as_deref() {
-            Some("-2") => says += "; cliques are derived from the chassis serial number",
+            Some("-2") => written += "; cliques are derived from the chassis serial number",
             Some("-1") | None => {}
-            Some(_) => says += "; the CliqueId is overridden",
+            Some(_) => written += "; the CliqueId is overridden",
         }
         let multi_node_nvlink = match (enable, memory) {
             (Some(0), _) | (_, Some(0)) => Some(false),
@@ -209,21 +209,21 @@ impl BeliefReader<'_> {
             multi_node_nvlink,
             nodes: Vec::new(),
             at,
-            says,
+            says: written,
         });
     }
 
     /// `--segment=N`: every N nodes must come from one block.
     fn add_segment(&mut self, gpus: Option<u32>) {
         let Some(segment) = self.positive_count("--segment") else { return };
-        let (says, at) = self.as_written(&["--segment"]);
+        let (written, at) = self.as_written(&["--segment"]);
         self.report.beliefs.push(JobAssumption {
             who: "Slurm --segment".to_owned(),
             ranks_per_domain: gpus.and_then(|gpus| segment.checked_mul(gpus)),
             multi_node_nvlink: None,
             nodes: Vec::new(),
             at,
-            says: format!("{says}: every {segment} nodes share a block"),
+            says: format!("{written}: every {segment} nodes share a block"),
         });
     }
 

@@ -27,20 +27,20 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses a job description. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Job, place);
-    if !check_text_size(&mut said, text) {
-        return said;
+    let mut report = SourceReport::new(SourceKind::Job, place);
+    if !check_text_size(&mut report, text) {
+        return report;
     }
     let text = text.trim_start_matches('\u{feff}');
-    let mut settings = JobSettingsCollector::new(&mut said);
+    let mut settings = JobSettingsCollector::new(&mut report);
     if manifest::is_manifest(text) {
         manifest::read(&mut settings, text);
     } else {
         script::read(&mut settings, text, 1);
     }
     let settings = settings.finish();
-    beliefs::add_beliefs(&mut said, &settings);
-    said
+    beliefs::add_beliefs(&mut report, &settings);
+    report
 }
 
 #[cfg(test)]

@@ -55,7 +55,6 @@ pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
     })
 }
 
-/// A value and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobSetting {
     /// The value; `None` where it depends on context outside the text.

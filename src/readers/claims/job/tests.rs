@@ -1,32 +1,32 @@
-//! Jobs in every form that they are described in.
+//! Job descriptions in every supported form.
 
 use super::*;
 use model::source_report::{JobAssumption, SourceProblemKind};
 
-fn belief<'s>(said: &'s SourceReport, who: &str) -> &'s JobAssumption {
-    said.beliefs.iter().find(|b| b.who == who).unwrap_or_else(|| panic!("{who}: {said:?}"))
+fn belief<'s>(report: &'s SourceReport, who: &str) -> &'s JobAssumption {
+    report.beliefs.iter().find(|b| b.who == who).unwrap_or_else(|| panic!("{who}: {report:?}"))
 }
 
-fn problem_lines(said: &SourceReport) -> Vec<String> {
-    said.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
+fn problem_lines(report: &SourceReport) -> Vec<String> {
+    report.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
 }
 
 const SCRIPT: &str = include_str!("../../../../examples/job.sbatch");
 
 #[test]
-fn the_example_tells_what_its_job_takes_for_granted() {
+fn the_example_lists_the_assumptions_of_its_job() {
     assert!(recognises(SCRIPT));
-    let said = read("examples/job.sbatch", SCRIPT);
-    assert!(said.problems.is_empty(), "{said:?}");
-    let hybrid = belief(&said, "HybridEP");
+    let report = read("examples/job.sbatch", SCRIPT);
+    assert!(report.problems.is_empty(), "{report:?}");
+    let hybrid = belief(&report, "HybridEP");
     assert_eq!((hybrid.ranks_per_domain, hybrid.multi_node_nvlink), (Some(64), Some(true)));
     assert_eq!(hybrid.nodes.len(), 16);
     assert_eq!(hybrid.at.as_deref(), Some("examples/job.sbatch:10"));
     assert_eq!(hybrid.says, "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=64, USE_MNNVL=1");
-    let segment = belief(&said, "Slurm --segment");
+    let segment = belief(&report, "Slurm --segment");
     assert_eq!((segment.ranks_per_domain, segment.multi_node_nvlink), (Some(64), None));
-    assert_eq!(belief(&said, "NCCL").multi_node_nvlink, Some(true));
-    assert_eq!(said.settings["--gpus-per-node"], "gb200:4");
+    assert_eq!(belief(&report, "NCCL").multi_node_nvlink, Some(true));
+    assert_eq!(report.settings["--gpus-per-node"], "gb200:4");
 }
 
 #[test]
@@ -35,18 +35,18 @@ fn environments_are_read_line_by_line_or_with_nul() {
                  SLURM_TOPOLOGY_ADDR=b1.n1.x\nSLURM_TOPOLOGY_ADDR_PATTERN=block.node\n";
     for text in [lines.to_owned(), lines.replace('\n', "\0")] {
         assert!(recognises(&text));
-        let said = read("env", &text);
-        assert!(said.problems.is_empty(), "{said:?}");
-        let nccl = belief(&said, "NCCL");
+        let report = read("env", &text);
+        assert!(report.problems.is_empty(), "{report:?}");
+        let nccl = belief(&report, "NCCL");
         assert_eq!((nccl.multi_node_nvlink, nccl.nodes.len()), (Some(false), 3));
-        assert_eq!(said.nodes[&"n1.x".into()].marks["SLURM_TOPOLOGY_ADDR"], "b1.n1.x");
+        assert_eq!(report.nodes[&"n1.x".into()].marks["SLURM_TOPOLOGY_ADDR"], "b1.n1.x");
     }
     let other = format!("{lines}SLURMD_NODENAME=n9\n");
     assert!(problem_lines(&read("env", &other))[0].contains("SLURMD_NODENAME is \"n9\""));
 }
 
 #[test]
-fn assignments_are_found_wherever_shells_and_launchers_take_them() {
+fn assignments_are_found_in_all_forms_of_shells_and_launchers() {
     for text in [
         "export A=1 USE_MNNVL=0 # USE_MNNVL=1",
         "USE_MNNVL='0' python x.py",
@@ -60,8 +60,8 @@ fn assignments_are_found_wherever_shells_and_launchers_take_them() {
         "export USE_MNNVL=\"${USE_MNNVL:-0}\"",
     ] {
         assert!(recognises(text), "{text}");
-        let said = read("x.sh", text);
-        assert_eq!(belief(&said, "HybridEP").multi_node_nvlink, Some(false), "{text}");
+        let report = read("x.sh", text);
+        assert_eq!(belief(&report, "HybridEP").multi_node_nvlink, Some(false), "{text}");
     }
     for text in ["# USE_MNNVL=1", "USE_MNNVL=1\nunset USE_MNNVL", "MY_USE_MNNVL=1", "USE_MNNVL=$X"]
     {
@@ -78,8 +78,8 @@ fn options_are_read_in_all_their_forms() {
         "#SBATCH --nodes=4\nsrun -N4 -wn[1-4] --gpus-per-node=8 --segment=2 ./x",
         "sbatch --nodelist=n[1-4] --segment=2 --gpus-per-node 8 job.sh && USE_MNNVL=1 x",
     ] {
-        let said = read("x", text);
-        let segment = belief(&said, "Slurm --segment");
+        let report = read("x", text);
+        let segment = belief(&report, "Slurm --segment");
         assert_eq!((segment.ranks_per_domain, segment.nodes.len()), (Some(16), 4), "{text}");
     }
 }
@@ -101,53 +101,53 @@ spec:
 "#;
 
 #[test]
-fn pods_tell_their_environment_in_yaml_and_json() {
+fn pod_environments_are_read_from_yaml_and_json() {
     assert!(recognises(POD));
-    let said = read("pod.yaml", POD);
-    assert!(said.problems.is_empty(), "{said:?}");
-    let nccl = belief(&said, "NCCL");
+    let report = read("pod.yaml", POD);
+    assert!(report.problems.is_empty(), "{report:?}");
+    let nccl = belief(&report, "NCCL");
     assert_eq!((nccl.multi_node_nvlink, nccl.at.as_deref()), (Some(true), Some("pod.yaml:8")));
     assert_eq!(nccl.nodes, ["n7".into()]);
-    assert_eq!(belief(&said, "NVLINK_DOMAIN_SIZE").multi_node_nvlink, Some(true));
-    let hybrid = belief(&said, "HybridEP");
+    assert_eq!(belief(&report, "NVLINK_DOMAIN_SIZE").multi_node_nvlink, Some(true));
+    let hybrid = belief(&report, "HybridEP");
     assert_eq!((hybrid.multi_node_nvlink, hybrid.at.as_deref()), (Some(true), Some("pod.yaml:14")));
     assert!(
-        said.notes[0].contains("NCCL_MNNVL_UUID is filled in by the cluster"),
+        report.notes[0].contains("NCCL_MNNVL_UUID is filled in by the cluster"),
         "{:?}",
-        said.notes
+        report.notes
     );
     let json = "{\"spec\": {\"env\": [{\"name\": \"USE_MNNVL\", \"value\": \"0\"}], \
                 \"env_vars\": {\"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN\": 8}}}";
     assert!(recognises(json));
-    let said = read("pod.json", json);
-    let hybrid = belief(&said, "HybridEP");
+    let report = read("pod.json", json);
+    let hybrid = belief(&report, "HybridEP");
     assert_eq!((hybrid.ranks_per_domain, hybrid.multi_node_nvlink), (Some(8), Some(false)));
 }
 
 #[test]
-fn containers_of_one_job_that_disagree_are_named() {
+fn disagreeing_containers_of_one_job_are_reported() {
     let two = format!("{POD}---\n{}", POD.replace("\"1\"", "\"0\""));
-    let said = read("pods.yaml", &two);
-    let told = problem_lines(&said);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let report = read("pods.yaml", &two);
+    let problems = problem_lines(&report);
+    assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
-        told[0].starts_with(
+        problems[0].starts_with(
             "Contradictory pods.yaml:23: NCCL_MNNVL_ENABLE is \"0\" here and \"1\" on line 8"
         ),
-        "{told:?}"
+        "{problems:?}"
     );
 }
 
 #[test]
-fn pods_of_one_job_together_say_where_it_runs() {
+fn the_pods_of_one_job_list_its_nodes() {
     let two = format!("{POD}---\n{}---\n{POD}", POD.replace("n7", "n9"));
-    let said = read("pods.yaml", &two);
-    assert!(said.problems.is_empty(), "{said:?}");
-    assert_eq!(belief(&said, "NCCL").nodes, ["n7".into(), "n9".into()]);
+    let report = read("pods.yaml", &two);
+    assert!(report.problems.is_empty(), "{report:?}");
+    assert_eq!(belief(&report, "NCCL").nodes, ["n7".into(), "n9".into()]);
 }
 
 #[test]
-fn settings_that_cannot_work_together_are_named() {
+fn incompatible_settings_are_reported() {
     let of = |text: &str| problem_lines(&read("x", text));
     let memory = of("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=0\n");
     assert!(
@@ -157,14 +157,16 @@ fn settings_that_cannot_work_together_are_named() {
     let ranks =
         of("SLURM_GPUS_PER_NODE=4\nUSE_MNNVL=0\nNUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=8\n");
     assert!(ranks[0].contains("8 ranks in one domain without multi-node NVLink"), "{ranks:?}");
-    let said = read("x", "NCCL_MNNVL_UUID=7\nNCCL_MNNVL_CLIQUE_ID=-2\n");
+    let report = read("x", "NCCL_MNNVL_UUID=7\nNCCL_MNNVL_CLIQUE_ID=-2\n");
     assert!(
-        belief(&said, "NCCL").says.contains("look like one; cliques are derived from the chassis")
+        belief(&report, "NCCL")
+            .says
+            .contains("look like one; cliques are derived from the chassis")
     );
 }
 
 #[test]
-fn malformed_jobs_are_named_with_their_place() {
+fn malformed_jobs_are_reported_with_their_position() {
     let of = |text: &str| problem_lines(&read("x", text));
     assert!(
         of("\nNCCL_MNNVL_ENABLE=7\n")[0]
@@ -181,18 +183,18 @@ fn malformed_jobs_are_named_with_their_place() {
 }
 
 #[test]
-fn an_environment_in_flow_style_is_one_too() {
+fn an_environment_in_flow_style_is_read() {
     let pod = "apiVersion: v1\nkind: Pod\nspec:\n  nodeName: n7\n  containers:\n  - name: main\n    \
                env: [{name: NCCL_MNNVL_ENABLE, value: \"1\"}]\n";
     assert!(recognises(pod));
-    let said = read("pod.yaml", pod);
-    assert_eq!((belief(&said, "NCCL").multi_node_nvlink, said.problems.len()), (Some(true), 0));
+    let report = read("pod.yaml", pod);
+    assert_eq!((belief(&report, "NCCL").multi_node_nvlink, report.problems.len()), (Some(true), 0));
     // A variable in prose does not make a text a manifest.
-    assert!(!recognises("This says NCCL_MNNVL_ENABLE, and more.\n"));
+    assert!(!recognises("The text mentions NCCL_MNNVL_ENABLE, and more.\n"));
 }
 
 #[test]
-fn towers_and_aliases_do_not_grow() {
+fn nested_and_aliased_values_do_not_expand() {
     let tower = format!("a: {}", "[".repeat(100_000));
     assert_eq!(read("x", &tower).problems[0].kind, SourceProblemKind::Malformed);
     let mut laughs = "a0: &a0 [USE_MNNVL, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -206,20 +208,20 @@ fn towers_and_aliases_do_not_grow() {
 }
 
 #[test]
-fn the_size_of_a_domain_is_the_platforms_and_one_pod_is_not_the_job() {
+fn a_domain_size_is_that_of_the_platform_and_one_pod_is_not_the_job() {
     let rack = read("x", "SLURM_JOB_NODELIST=n[1-16]\nNVLINK_DOMAIN_SIZE=72\n");
     let size = belief(&rack, "NVLINK_DOMAIN_SIZE");
     assert_eq!((size.ranks_per_domain, size.multi_node_nvlink), (None, Some(true)));
     let server = read("x", "NVLINK_DOMAIN_SIZE=8\n");
     assert_eq!(belief(&server, "NVLINK_DOMAIN_SIZE").multi_node_nvlink, None);
     let ranks = POD.replace("NVLINK_DOMAIN_SIZE", "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN");
-    let said = read("pod.yaml", &ranks);
-    assert!(belief(&said, "HybridEP").nodes.is_empty(), "{said:?}");
-    assert_eq!(belief(&said, "NCCL").nodes, ["n7".into()]);
+    let report = read("pod.yaml", &ranks);
+    assert!(belief(&report, "HybridEP").nodes.is_empty(), "{report:?}");
+    assert_eq!(belief(&report, "NCCL").nodes, ["n7".into()]);
 }
 
 #[test]
-fn options_of_the_command_that_slurm_runs_are_not_slurms() {
+fn options_of_the_launched_command_are_not_slurm_options() {
     for command in [
         "srun --mpi=pmix all_reduce_perf -w 20",
         "srun -l -N 2 python t.py -w 8",

@@ -210,9 +210,9 @@ impl ComputeDomainReader {
 }
 
 /// Adds the claims of one ComputeDomain.
-fn add_to_report(name: &str, domain: &ComputeDomain, said: &mut SourceReport) {
+fn add_to_report(name: &str, domain: &ComputeDomain, report: &mut SourceReport) {
     let status = if domain.status.is_empty() { "not reported" } else { &domain.status };
-    said.settings.insert(format!("ComputeDomain {name} status"), status.to_owned());
+    report.settings.insert(format!("ComputeDomain {name} status"), status.to_owned());
     let mut cliques: BTreeMap<&str, Vec<&ComputeDomainMember>> = BTreeMap::new();
     for member in &domain.members {
         cliques.entry(&member.clique).or_default().push(member);
@@ -230,25 +230,25 @@ fn add_to_report(name: &str, domain: &ComputeDomain, said: &mut SourceReport) {
         if !clique.is_empty() {
             group.above.push((*clique).to_owned());
         }
-        said.groups.push(group);
+        report.groups.push(group);
     }
     if domain.members.is_empty() {
         let mut group = NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", name, Vec::new());
         group.size = domain.size;
         group.since.clone_from(&domain.since);
         group.at = Some(format!("ComputeDomain {name}: status.nodes"));
-        said.groups.push(group);
+        report.groups.push(group);
     }
     if let Some(without) = cliques.get("") {
         let ready = without.iter().filter(|member| member.status == "Ready").count();
-        said.notes.push(format!(
+        report.notes.push(format!(
             "ComputeDomain {name}: {} nodes without a clique ({ready} of them Ready): they take part without a fabric",
             without.len()
         ));
     }
     for member in &domain.members {
         let clique = CliqueLabel::parse(&member.clique).ok();
-        let node = said.node_mut(&member.node);
+        let node = report.node_mut(&member.node);
         node.busy = Some(true);
         let index = member.index.map_or_else(String::new, |index| format!(", index {index}"));
         let clique_words = if member.clique.is_empty() { "no clique" } else { &member.clique };

@@ -12,7 +12,6 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeReport, SourceProblem, SourceProblemKind, SourceReport,
 };
 
-/// Prefix of its labels.
 pub(super) const LABEL_PREFIX: &str = "nvidia.com/";
 
 /// The resource of the device plugin.
@@ -25,7 +24,6 @@ pub(super) const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 /// common domain.
 pub(super) const DEFAULT_CLIQUE_ID: u32 = 32_766;
 
-/// A parsed value of [`CLIQUE_LABEL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliqueLabel {
     /// ClusterUUID, in lower case.
@@ -77,7 +75,7 @@ pub(super) fn parse_clique(labels: &BTreeMap<String, String>) -> Option<CliqueLa
 pub(super) fn read(
     labelled: &NodeMetadata,
     place: &str,
-    said: &mut NodeReport,
+    node_report: &mut NodeReport,
     problems: &mut Vec<SourceProblem>,
 ) {
     let labels = &labelled.labels;
@@ -89,13 +87,14 @@ pub(super) fn read(
             message,
         });
     };
-    said.product = text("gpu.product").filter(|product| !product.is_empty()).map(sanitize_text);
-    said.driver = driver_version(labels);
+    node_report.product =
+        text("gpu.product").filter(|product| !product.is_empty()).map(sanitize_text);
+    node_report.driver = driver_version(labels);
     // With MIG's single strategy, product and count describe the slices.
-    let is_sliced = said.product.as_deref().is_some_and(|product| product.contains("-MIG-"));
+    let is_sliced = node_report.product.as_deref().is_some_and(|product| product.contains("-MIG-"));
     let is_shared = text("gpu.sharing-strategy").is_some_and(|strategy| strategy != "none");
     match text("gpu.count").map(|count| (count, count.parse::<u32>())) {
-        Some((_, Ok(count))) if !is_sliced => said.gpus = Some(count),
+        Some((_, Ok(count))) if !is_sliced => node_report.gpus = Some(count),
         Some((count, Err(_))) => {
             wrong(
                 "nvidia.com/gpu.count",
@@ -105,24 +104,24 @@ pub(super) fn read(
         Some(_) => {}
         // Without the label, the capacity that the device plugin registered at start-up.
         None if !is_shared => {
-            let capacity = said.marks.get(&format!("capacity {GPU_RESOURCE}"));
-            said.gpus = capacity.and_then(|count| count.parse().ok());
+            let capacity = node_report.marks.get(&format!("capacity {GPU_RESOURCE}"));
+            node_report.gpus = capacity.and_then(|count| count.parse().ok());
         }
         None => {}
     }
     for key in ["gpu.present", "mig.strategy", "mig.config", "mig.config.state", "vgpu.present"] {
-        add_mark(said, labels, key);
+        add_mark(node_report, labels, key);
     }
     if is_shared {
-        add_mark(said, labels, "gpu.sharing-strategy");
-        add_mark(said, labels, "gpu.replicas");
+        add_mark(node_report, labels, "gpu.sharing-strategy");
+        add_mark(node_report, labels, "gpu.replicas");
     }
     if let Some(value) = labels.get(CLIQUE_LABEL) {
         match CliqueLabel::parse(value) {
             Ok(clique) => {
                 let by = labelled.writers.get(CLIQUE_LABEL).filter(|by| !by.manager.is_empty());
                 let by = by.map_or_else(String::new, |by| format!(", written by {}", by.manager));
-                said.fabric.push(FabricReport {
+                node_report.fabric.push(FabricReport {
                     cluster_uuid: Some(clique.uuid),
                     clique_id: Some(clique.id.to_string()),
                     basis: Some(ClaimBasis::Asserted),
@@ -131,17 +130,17 @@ pub(super) fn read(
                 });
             }
             Err(message) => {
-                said.marks.insert(format!("label {CLIQUE_LABEL}"), sanitize_text(value));
+                node_report.marks.insert(format!("label {CLIQUE_LABEL}"), sanitize_text(value));
                 wrong(CLIQUE_LABEL, message);
             }
         }
     }
 }
 
-fn add_mark(said: &mut NodeReport, labels: &BTreeMap<String, String>, key: &str) {
+fn add_mark(node_report: &mut NodeReport, labels: &BTreeMap<String, String>, key: &str) {
     let key = format!("{LABEL_PREFIX}{key}");
     if let Some(value) = labels.get(&key) {
-        said.marks.insert(format!("label {key}"), sanitize_text(value));
+        node_report.marks.insert(format!("label {key}"), sanitize_text(value));
     }
 }
 
@@ -169,7 +168,7 @@ pub(super) fn is_rack_scale(labels: &BTreeMap<String, String>) -> bool {
 }
 
 /// Adds remarks about the cliques of all nodes together.
-pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
+pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], report: &mut SourceReport) {
     let mut doubts: BTreeMap<(&str, &'static str), usize> = BTreeMap::new();
     let (mut with, mut without) = (0_usize, Vec::new());
     for (node, labelled) in nodes {
@@ -182,19 +181,19 @@ pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceR
                     *doubts.entry((value, doubt)).or_default() += 1;
                 }
             }
-            None if said.nodes.get(*node).and_then(|n| n.gpus).is_some_and(|gpus| 0 < gpus) => {
+            None if report.nodes.get(*node).and_then(|n| n.gpus).is_some_and(|gpus| 0 < gpus) => {
                 without.push(node.as_str());
             }
             None => {}
         }
     }
     for ((value, doubt), count) in doubts {
-        said.notes.push(format!("{CLIQUE_LABEL}={value} on {count} of the nodes: {doubt}"));
+        report.notes.push(format!("{CLIQUE_LABEL}={value} on {count} of the nodes: {doubt}"));
     }
     // The label also disappears when the GPUs of one node disagree, or one of them is not
     // attached; discovery only logs that.
     if 0 < with && !without.is_empty() {
-        said.notes.push(format!(
+        report.notes.push(format!(
             "{} of the nodes with GPUs have no label {CLIQUE_LABEL}, {with} have one; without it: {}",
             without.len(),
             model::hostlist::fold(without.iter().copied())

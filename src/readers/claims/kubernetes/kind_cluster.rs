@@ -16,7 +16,6 @@ pub(super) fn is_kind_cluster(object: &KubernetesObject) -> bool {
     object.kind == "Cluster" && object.group == "kind.x-k8s.io"
 }
 
-/// One node of the configuration.
 #[derive(Debug)]
 pub(super) struct KindNode {
     pub(super) name: String,

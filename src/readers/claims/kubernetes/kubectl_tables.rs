@@ -16,7 +16,6 @@ pub(super) struct KubectlNodeRow {
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// The content of the column.
 enum LabelColumnKind {
     Labels,
     Clique,
@@ -50,13 +49,13 @@ fn find_column(header: &str) -> Option<LabelColumn> {
     }
     let find = |name: &str| words.iter().position(|(_, word)| *word == name);
     // kubectl's heading for a label column is the last part of the key, in capitals.
-    let (number, says) = match find("LABELS") {
+    let (number, kind) = match find("LABELS") {
         Some(number) => (number, LabelColumnKind::Labels),
         None => (find("GPU.CLIQUE").or_else(|| find("CLIQUE"))?, LabelColumnKind::Clique),
     };
     let characters = |at: usize| header[..at].chars().count();
     let end = words.get(number + 1).map_or(usize::MAX, |(at, _)| characters(*at));
-    Some(LabelColumn { kind: says, number, start: characters(words[number].0), end })
+    Some(LabelColumn { kind, number, start: characters(words[number].0), end })
 }
 
 impl LabelColumn {

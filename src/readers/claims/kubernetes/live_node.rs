@@ -105,11 +105,11 @@ pub fn to_live_node(object: &Node, pods: PodsByNode<'_>) -> Option<SchedulerNode
         node.reason = seen.annotations.get(REASON).cloned();
     }
     let info = object.status.as_ref().and_then(|status| status.node_info.as_ref());
-    let told = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    node.boot_id = info.and_then(|info| told(&info.boot_id));
+    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    node.boot_id = info.and_then(|info| non_empty(&info.boot_id));
     let provider = object.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-    let machine = || info.and_then(|info| told(&info.system_uuid));
-    node.instance = provider.and_then(told).or_else(machine);
+    let machine = || info.and_then(|info| non_empty(&info.system_uuid));
+    node.instance = provider.and_then(non_empty).or_else(machine);
     node.kubernetes = Some(Box::new(seen));
     Some(node)
 }
@@ -144,7 +144,7 @@ fn kubernetes_node(object: &Node) -> KubernetesNode {
             effect: taint.effect.clone(),
         })
         .collect();
-    let ours = |words: &BTreeMap<String, String>| {
+    let own = |words: &BTreeMap<String, String>| {
         let own = words.iter().filter(|(key, _)| key.starts_with(FABRICGATE_PREFIX));
         own.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
@@ -154,18 +154,18 @@ fn kubernetes_node(object: &Node) -> KubernetesNode {
         message: it.message.clone().unwrap_or_default(),
     });
     let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let slurm_told =
+    let has_slurm_state =
         conditions.into_iter().flatten().any(|it| it.type_.starts_with(SLINKY_CONDITIONS));
     KubernetesNode {
         uid: meta.uid.clone().unwrap_or_default(),
         version: meta.resource_version.clone().unwrap_or_default(),
         cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
-        labels: ours(labels),
-        annotations: ours(annotations),
+        labels: own(labels),
+        annotations: own(annotations),
         condition,
         left_alone: hands_off_reasons(labels, annotations, &taints),
         gangs: BTreeSet::new(),
-        slinky: slurm_told
+        slinky: has_slurm_state
             || node_marks::is_slinky_node(labels, annotations)
             || taints.iter().any(|taint| node_marks::is_slinky_key(&taint.key)),
         taints,
@@ -177,7 +177,7 @@ fn find_condition<'a>(object: &'a Node, kind: &str) -> Option<&'a NodeCondition>
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// The state flags. `busy` tells whether pods on the node hold GPUs, where known.
+/// The state flags. `busy`: whether pods on the node hold GPUs, if known.
 fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String> {
     let mut words = Vec::new();
     if object.metadata.deletion_timestamp.is_some() {
@@ -205,8 +205,9 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
         words.push("CORDONED");
     }
     // The taint of a node that is not ready follows from its state.
-    let says_more = |taint: &Taint| is_out_taint(taint) && (is_ready || !is_readiness_taint(taint));
-    if seen.taints.iter().any(says_more) {
+    let adds_state =
+        |taint: &Taint| is_out_taint(taint) && (is_ready || !is_readiness_taint(taint));
+    if seen.taints.iter().any(adds_state) {
         words.push("TAINTED");
     }
     let is_awaited =
@@ -234,30 +235,31 @@ fn hands_off_reasons(
     annotations: &BTreeMap<String, String>,
     taints: &[Taint],
 ) -> Vec<String> {
-    let mut told = node_marks::opt_outs(labels);
-    told.extend(node_marks::active_repairer(labels));
+    let mut reasons = node_marks::opt_outs(labels);
+    reasons.extend(node_marks::active_repairer(labels));
     let is_event = |key: &String| key.starts_with(QUARANTINE_ANNOTATION);
     let is_rehearsed = annotations.keys().any(|key| is_event(key) && key.contains(DRY_RUN_SUFFIX));
     for (key, value) in annotations {
         let found = REPAIR_ANNOTATIONS.iter().find(|(known, _)| key.starts_with(known));
-        if let Some((_, who)) = found
+        if let Some((_, operation)) = found
             && !value.is_empty()
             && !(is_rehearsed && is_event(key))
         {
-            told.push(format!("{who}: annotation {}", sanitize_text(key)));
+            reasons.push(format!("{operation}: annotation {}", sanitize_text(key)));
         }
     }
     for taint in taints {
-        if let Some((_, who)) = REPAIR_TAINTS.iter().find(|(known, _)| taint.key.starts_with(known))
+        if let Some((_, operation)) =
+            REPAIR_TAINTS.iter().find(|(known, _)| taint.key.starts_with(known))
         {
-            told.push(format!(
-                "{who}: taint {}:{}",
+            reasons.push(format!(
+                "{operation}: taint {}:{}",
                 sanitize_text(&taint.key),
                 sanitize_text(&taint.effect)
             ));
         }
     }
-    told
+    reasons
 }
 
 #[cfg(test)]

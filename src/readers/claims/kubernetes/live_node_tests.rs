@@ -51,7 +51,7 @@ fn a_node_whose_pods_were_not_read_is_never_idle() {
 }
 
 #[test]
-fn readiness_that_is_false_or_not_told_is_none() {
+fn false_or_missing_readiness_is_not_ready() {
     for conditions in [
         json!([{"type": "Ready", "status": "False"}]),
         json!([{"type": "Ready", "status": "Unknown"}]),
@@ -65,11 +65,11 @@ fn readiness_that_is_false_or_not_told_is_none() {
         it["spec"]["taints"] =
             json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
     });
-    assert_eq!(gone.state, ["NOT_READY"], "the taint says no more than that");
+    assert_eq!(gone.state, ["NOT_READY"], "the taint adds no further state");
 }
 
 #[test]
-fn a_drain_is_our_taint_and_its_reason_counts_only_beside_it() {
+fn a_drain_is_the_fabricgate_taint_and_its_reason_counts_only_with_it() {
     let annotated = |taints: Value| {
         idle(|it| {
             it["metadata"]["annotations"] = json!({"fabricgate.io/reason": "fabricgate:x:r1 e1"});
@@ -86,7 +86,7 @@ fn a_drain_is_our_taint_and_its_reason_counts_only_beside_it() {
 }
 
 #[test]
-fn taints_that_mean_out_are_told_from_those_that_say_whom_a_node_is_for() {
+fn out_of_service_taints_differ_from_dedication_taints() {
     for key in [
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
@@ -122,8 +122,10 @@ fn taints_that_mean_out_are_told_from_those_that_say_whom_a_node_is_for() {
 }
 
 #[test]
-fn who_asks_to_be_left_alone_or_is_at_work_is_told_with_the_mark() {
-    let left = |change: &dyn Fn(&mut Value)| idle(change).kubernetes.expect("told").left_alone;
+fn opt_outs_and_repairs_are_reported_with_their_mark() {
+    let left = |change: &dyn Fn(&mut Value)| {
+        idle(change).kubernetes.expect("a Kubernetes node").left_alone
+    };
     let labelled = left(&|it| {
         it["metadata"]["labels"] = json!({
             "remediation.medik8s.io/exclude-from-remediation": "true",
@@ -139,17 +141,17 @@ fn who_asks_to_be_left_alone_or_is_at_work_is_told_with_the_mark() {
         ]
     );
     let quarantined = json!({"quarantineHealthEvent": "{}", "quarantineHealthEventIsCordoned": ""});
-    let told = left(&|it| it["metadata"]["annotations"] = quarantined.clone());
-    assert_eq!(told, ["NVSentinel has it in quarantine: annotation quarantineHealthEvent"]);
+    let reasons = left(&|it| it["metadata"]["annotations"] = quarantined.clone());
+    assert_eq!(reasons, ["NVSentinel has it in quarantine: annotation quarantineHealthEvent"]);
     let rehearsed = json!({"quarantineHealthEvent": "{}", "quarantineHealthEventDryRun": "True"});
     assert!(left(&|it| it["metadata"]["annotations"] = rehearsed.clone()).is_empty());
     let taint = json!([{"key": "medik8s.io/drain", "effect": "NoSchedule"}]);
-    let told = left(&|it| it["spec"]["taints"] = taint.clone());
-    assert_eq!(told, ["medik8s is at work: taint medik8s.io/drain:NoSchedule"]);
+    let reasons = left(&|it| it["spec"]["taints"] = taint.clone());
+    assert_eq!(reasons, ["medik8s is at work: taint medik8s.io/drain:NoSchedule"]);
 }
 
 #[test]
-fn other_probers_compute_domains_and_deletion_have_their_words() {
+fn other_testers_compute_domains_and_deletion_are_reasons() {
     for labels in [
         json!({"autopilot.ibm.com/gpuhealth": "TESTING"}),
         json!({"resource.nvidia.com/computeDomain": "u9"}),
@@ -162,5 +164,5 @@ fn other_probers_compute_domains_and_deletion_have_their_words() {
     let slinky = idle(|it| {
         it["metadata"]["annotations"] = json!({"topology.slinky.slurm.net/spec": "topo-switch:s2"});
     });
-    assert!(slinky.kubernetes.expect("told").slinky);
+    assert!(slinky.kubernetes.expect("a Kubernetes node").slinky);
 }

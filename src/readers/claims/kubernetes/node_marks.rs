@@ -61,7 +61,6 @@ const KEPT_ANNOTATIONS: &[&str] = &[
     "topograph.run/cluster-id",
 ];
 
-/// The domain of Slinky's keys.
 const SLINKY_DOMAIN: &str = "slinky.slurm.net";
 
 /// HAMi's table of scores between pairs of GPUs.
@@ -81,40 +80,40 @@ pub(super) fn read(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
     object: &KubernetesObject,
-    said: &mut NodeReport,
+    node_report: &mut NodeReport,
 ) {
     for (label, value) in labels {
         if KEPT_LABELS.iter().any(|known| label.starts_with(known)) {
-            said.marks.insert(format!("label {label}"), sanitize_text(value));
+            node_report.marks.insert(format!("label {label}"), sanitize_text(value));
         }
     }
     for (annotation, value) in annotations {
         if KEPT_ANNOTATIONS.iter().any(|known| annotation.starts_with(known)) {
-            said.marks.insert(format!("annotation {annotation}"), sanitize_text(value));
+            node_report.marks.insert(format!("annotation {annotation}"), sanitize_text(value));
         }
     }
-    said.opt_out.extend(opt_outs(labels));
+    node_report.opt_out.extend(opt_outs(labels));
     // Both test or repair the node at present; a further test would interfere.
-    if let Some(told) = active_tester(labels) {
-        said.opt_out.push(told);
-        said.busy = Some(true);
+    if let Some(mark) = active_tester(labels) {
+        node_report.opt_out.push(mark);
+        node_report.busy = Some(true);
     }
-    said.opt_out.extend(active_repairer(labels));
+    node_report.opt_out.extend(active_repairer(labels));
     // Its IMEX domain holds the node for a workload, and a node has only one.
     if compute_domain_uid(labels).is_some() {
-        said.busy = Some(true);
+        node_report.busy = Some(true);
     }
-    read_taints(object, said);
-    read_conditions(object, said);
+    read_taints(object, node_report);
+    read_conditions(object, node_report);
 }
 
 /// The labels that ask to leave this node alone.
 pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
-    let asks = |(label, value): &(&String, &String)| {
+    let is_opt_out = |(label, value): &(&String, &String)| {
         OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()))
     };
-    let told = |(label, value)| format!("label {label}={value}");
-    labels.iter().filter(asks).map(told).collect()
+    let to_text = |(label, value)| format!("label {label}={value}");
+    labels.iter().filter(is_opt_out).map(to_text).collect()
 }
 
 /// The tool that currently tests the GPUs of this node.
@@ -134,14 +133,14 @@ pub(super) fn compute_domain_uid(labels: &BTreeMap<String, String>) -> Option<&s
     labels.get(COMPUTE_DOMAIN).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
-fn read_taints(object: &KubernetesObject, said: &mut NodeReport) {
+fn read_taints(object: &KubernetesObject, node_report: &mut NodeReport) {
     for taint in list_at(&object.map, &["spec", "taints"]).iter().filter_map(Value::as_object) {
         let Some(key) = text_at(taint, &["key"]).filter(|key| !key.is_empty()) else { continue };
         let effect = text_at(taint, &["effect"]).unwrap_or_default();
         let value = text_at(taint, &["value"]).filter(|value| !value.is_empty());
         let text = value.map_or_else(|| effect.to_owned(), |value| format!("{value}:{effect}"));
         // One key may occur with several effects.
-        let mark = said.marks.entry(format!("taint {}", sanitize_text(key))).or_default();
+        let mark = node_report.marks.entry(format!("taint {}", sanitize_text(key))).or_default();
         if !mark.is_empty() {
             mark.push_str(", ");
         }
@@ -149,7 +148,7 @@ fn read_taints(object: &KubernetesObject, said: &mut NodeReport) {
     }
 }
 
-fn read_conditions(object: &KubernetesObject, said: &mut NodeReport) {
+fn read_conditions(object: &KubernetesObject, node_report: &mut NodeReport) {
     let conditions = list_at(&object.map, &["status", "conditions"]);
     for condition in conditions.iter().filter_map(Value::as_object) {
         let Some(kind) = text_at(condition, &["type"]).filter(|kind| !kind.is_empty()) else {
@@ -162,7 +161,9 @@ fn read_conditions(object: &KubernetesObject, said: &mut NodeReport) {
         let reason = text_at(condition, &["reason"]).filter(|reason| !reason.is_empty());
         let text =
             reason.map_or_else(|| status.to_owned(), |reason| format!("{status} ({reason})"));
-        said.marks.insert(format!("condition {}", sanitize_text(kind)), sanitize_text(&text));
+        node_report
+            .marks
+            .insert(format!("condition {}", sanitize_text(kind)), sanitize_text(&text));
     }
 }
 
@@ -188,13 +189,17 @@ pub fn is_slinky_key(key: &str) -> bool {
 pub(super) fn read_pair_scores(
     labelled: &NodeMetadata,
     place: &str,
-    said: &mut NodeReport,
+    node_report: &mut NodeReport,
     problems: &mut Vec<SourceProblem>,
 ) {
     let Some(text) = labelled.annotations.get(HAMI_SCORES) else { return };
     match summarise_links(text) {
         Ok(words) => {
-            drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words)));
+            drop(
+                node_report
+                    .marks
+                    .insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words)),
+            );
         }
         Err(message) => problems.push(SourceProblem {
             kind: SourceProblemKind::Malformed,
@@ -271,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn scores_over_pcie_only_are_no_links() {
+    fn pcie_scores_are_not_links() {
         let text = r#"[{"uuid":"a","score":{"b":10}},{"uuid":"b","score":{"a":10}}]"#;
         assert_eq!(summarise_links(text).expect("a table"), "0 NVLinks between 1 of 1 pairs");
         assert_eq!(summarise_links("[]").expect("a table"), "no pairs");
     }
 
     #[test]
-    fn scores_that_are_none_are_said_to_be_so() {
+    fn invalid_scores_are_reported() {
         for text in ["", "{}", r#"[{"score":{}}]"#, r#"[{"uuid":"a","score":{"b":"x"}}]"#] {
             assert!(summarise_links(text).is_err(), "{text}");
         }

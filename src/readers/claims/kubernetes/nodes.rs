@@ -97,8 +97,8 @@ impl NodeObjectReader {
             } else if kind_cluster::is_kind_cluster(object) {
                 for node in kind_cluster::nodes(object) {
                     let aliases = node.alias.into_iter().collect();
-                    let said = NodeReport { aliases, ..NodeReport::default() };
-                    self.add_labels(&node.name, node.labels, said);
+                    let node_report = NodeReport { aliases, ..NodeReport::default() };
+                    self.add_labels(&node.name, node.labels, node_report);
                 }
             } else if let Some(labels) = bare_labels(object) {
                 match labels.get("kubernetes.io/hostname").cloned() {
@@ -154,28 +154,33 @@ impl NodeObjectReader {
         let labels = read_string_map(&object.map, "labels", &place, &mut self.report.problems);
         let annotations =
             read_string_map(&object.map, "annotations", &place, &mut self.report.problems);
-        let mut said = NodeReport::default();
-        read_identity(name, &labels, object, &mut said);
-        read_condition(object, &mut said);
-        read_gpu_capacity(object, &mut said);
-        node_marks::read(&labels, &annotations, object, &mut said);
+        let mut node_report = NodeReport::default();
+        read_identity(name, &labels, object, &mut node_report);
+        read_condition(object, &mut node_report);
+        read_gpu_capacity(object, &mut node_report);
+        node_marks::read(&labels, &annotations, object, &mut node_report);
         let annotated = self.add_metadata(
             name,
             NodeMetadata { labels, annotations, writers: label_writers(&object.map) },
-            said,
+            node_report,
         );
         if let Some((node, labelled)) = annotated {
             let mut problems = Vec::new();
             let place = format!("{}: node {node}", self.place);
-            let said = self.report.nodes.entry(node).or_default();
-            node_marks::read_pair_scores(&labelled, &place, said, &mut problems);
+            let node_report = self.report.nodes.entry(node).or_default();
+            node_marks::read_pair_scores(&labelled, &place, node_report, &mut problems);
             self.report.problems.extend(problems);
         }
     }
 
-    fn add_labels(&mut self, name: &str, labels: BTreeMap<String, String>, said: NodeReport) {
+    fn add_labels(
+        &mut self,
+        name: &str,
+        labels: BTreeMap<String, String>,
+        node_report: NodeReport,
+    ) {
         let labelled = NodeMetadata { labels, ..NodeMetadata::default() };
-        self.add_metadata(name, labelled, said);
+        self.add_metadata(name, labelled, node_report);
     }
 
     /// Adds one node. A node that is already present must have the same labels.
@@ -183,7 +188,7 @@ impl NodeObjectReader {
         &mut self,
         name: &str,
         labelled: NodeMetadata,
-        mut said: NodeReport,
+        mut node_report: NodeReport,
     ) -> Option<(NodeName, NodeMetadata)> {
         let node = NodeName::from(sanitize_text(name));
         if node.as_str().is_empty() {
@@ -202,8 +207,8 @@ impl NodeObjectReader {
             return None;
         }
         let place = format!("{}: node {node}", self.place);
-        gpu_labels::read(&labelled, &place, &mut said, &mut self.report.problems);
-        self.report.nodes.insert(node.clone(), said);
+        gpu_labels::read(&labelled, &place, &mut node_report, &mut self.report.problems);
+        self.report.nodes.insert(node.clone(), node_report);
         self.order.push(node.clone());
         self.metadata.insert(node.clone(), labelled.clone());
         Some((node, labelled))
@@ -269,7 +274,7 @@ fn read_identity(
     name: &str,
     labels: &BTreeMap<String, String>,
     object: &KubernetesObject,
-    said: &mut NodeReport,
+    node_report: &mut NodeReport,
 ) {
     let map = &object.map;
     let addresses = list_at(map, &["status", "addresses"]).iter();
@@ -286,17 +291,17 @@ fn read_identity(
         .chain(text_at(map, &["metadata", "annotations", "slurm.node.name"]));
     for alias in names.filter(|alias| !alias.is_empty() && *alias != name) {
         let alias = sanitize_text(alias);
-        if !said.aliases.contains(&alias) {
-            said.aliases.push(alias);
+        if !node_report.aliases.contains(&alias) {
+            node_report.aliases.push(alias);
         }
     }
-    said.boot_id = text_at(map, &["status", "nodeInfo", "bootID"])
+    node_report.boot_id = text_at(map, &["status", "nodeInfo", "bootID"])
         .filter(|boot| !boot.is_empty())
         .map(sanitize_text);
 }
 
 /// Readiness and cordon, with the reasons.
-fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
+fn read_condition(object: &KubernetesObject, node_report: &mut NodeReport) {
     let conditions = list_at(&object.map, &["status", "conditions"]);
     for condition in conditions.iter().filter_map(Value::as_object) {
         if text_at(condition, &["type"]) != Some("Ready") {
@@ -308,30 +313,32 @@ fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
             // The kubelet has stopped reporting.
             _ => "Unknown",
         };
-        said.state.push(word.to_owned());
+        node_report.state.push(word.to_owned());
         if word != "Ready" {
             let why = ["reason", "message"].iter().filter_map(|key| text_at(condition, &[key]));
             let why: Vec<&str> = why.filter(|text| !text.is_empty()).collect();
-            said.reason = (!why.is_empty()).then(|| sanitize_text(&why.join(": ")));
+            node_report.reason = (!why.is_empty()).then(|| sanitize_text(&why.join(": ")));
         }
     }
     if value_at(&object.map, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
-        said.state.push("SchedulingDisabled".to_owned());
+        node_report.state.push("SchedulingDisabled".to_owned());
     }
     if value_at(&object.map, &["metadata", "deletionTimestamp"]).is_some_and(|at| !at.is_null()) {
-        said.state.push("Deleting".to_owned());
+        node_report.state.push("Deleting".to_owned());
     }
 }
 
 /// The GPU capacity of the device plugin. It equals the number of GPUs only if nothing is shared
 /// or sliced, which the labels reveal.
-fn read_gpu_capacity(object: &KubernetesObject, said: &mut NodeReport) {
+fn read_gpu_capacity(object: &KubernetesObject, node_report: &mut NodeReport) {
     for (field, of) in [("capacity", "capacity"), ("allocatable", "allocatable")] {
         let Some(count) = value_at(&object.map, &["status", field, gpu_labels::GPU_RESOURCE])
         else {
             continue;
         };
         let text = count.as_str().map_or_else(|| count.to_string(), ToOwned::to_owned);
-        said.marks.insert(format!("{of} {}", gpu_labels::GPU_RESOURCE), sanitize_text(&text));
+        node_report
+            .marks
+            .insert(format!("{of} {}", gpu_labels::GPU_RESOURCE), sanitize_text(&text));
     }
 }

@@ -39,7 +39,6 @@ impl KubernetesObject {
     }
 }
 
-/// The content of a text.
 #[derive(Debug, Default)]
 pub(super) struct KubernetesObjectList {
     pub(super) objects: Vec<KubernetesObject>,

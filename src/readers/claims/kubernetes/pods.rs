@@ -70,8 +70,7 @@ const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 /// Prefix of the labels of pods in Slinky's `NodeSet`.
 const SLINKY_NODE_SET: &str = "nodeset.slinky.slurm.net/";
 
-/// Owners whose pods are one gang where no label says so: API group and kinds
-/// (all kinds where empty).
+/// Owners whose pods form one gang without a label: API group and kinds (all kinds if empty).
 const GANG_OWNERS: &[(&str, &[&str])] =
     &[("kubeflow.org", &[]), ("ray.io", &[]), ("batch.volcano.sh", &["Job"])];
 
@@ -93,7 +92,7 @@ pub fn pods_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<Nod
         if is_slurmd(pod) {
             nodes.entry(NodeName::from(node)).or_default().slinky = true;
         }
-        if is_ours(pod) {
+        if is_fabricgate_pod(pod) {
             nodes.entry(NodeName::from(node)).or_default().own_pods.insert(qualified_name(pod));
         } else if holds_gpus(pod) {
             let on_node = nodes.entry(NodeName::from(node)).or_default();
@@ -104,50 +103,49 @@ pub fn pods_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<Nod
     nodes
 }
 
-/// `namespace/name`, cleaned.
+/// `namespace/name`, sanitized.
 fn qualified_name(pod: &Pod) -> String {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     sanitize_text(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
 }
 
-/// Whether its containers have all ended. One that is being deleted still runs.
+/// Whether all containers of the pod have ended. A pod under deletion still runs.
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether a run of ours created it.
-fn is_ours(pod: &Pod) -> bool {
+/// Whether a fabricgate run created the pod.
+fn is_fabricgate_pod(pod: &Pod) -> bool {
     pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(RUN))
 }
 
-/// Whether a `DaemonSet` owns it: it comes back wherever it is sent away.
+/// Whether a `DaemonSet` owns the pod: after an eviction, the `DaemonSet` creates it again.
 fn is_daemon(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "DaemonSet" && api_group(&owner.api_version) == "apps")
 }
 
-/// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
-/// would die with it.
+/// Whether the pod runs slurmd for Slinky: its jobs belong to Slurm and end with the pod.
 fn is_slurmd(pod: &Pod) -> bool {
     pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(SLINKY_NODE_SET))
 }
 
-/// Whether it holds GPUs, or may: a claim (DRA) can be for anything, and the pod
-/// alone does not say of which device class it is. A daemon's claims are taken
-/// for no GPUs: what serves a `ComputeDomain` or reads counters has some.
+/// Whether the pod holds GPUs or may hold some: a resource claim (DRA) can be for any device class,
+/// and the pod does not name the class. Claims of daemons do not count: daemons that serve a
+/// `ComputeDomain` or read counters have claims, too.
 fn holds_gpus(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let asks = containers.clone().any(asks_for_gpus);
+    let requested = containers.clone().any(requests_gpus);
     let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
-    asks || (claims && !is_daemon(pod))
+    requested || (claims && !is_daemon(pod))
 }
 
-fn asks_for_gpus(container: &Container) -> bool {
+fn requests_gpus(container: &Container) -> bool {
     let Some(resources) = &container.resources else { return false };
-    let asked = resources.requests.iter().chain(&resources.limits).flatten();
-    asked.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_positive(&quantity.0))
+    let amounts = resources.requests.iter().chain(&resources.limits).flatten();
+    amounts.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_positive(&quantity.0))
 }
 
 /// Whether a resource consists of GPUs: whole ones, shared ones, slices, or whole ones under
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_holds_gpus_by_whichever_name_they_go() {
+    fn a_pod_holds_gpus_under_any_resource_name() {
         for resource in [
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
@@ -271,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_containers_that_start_first_count_too() {
+    fn init_containers_hold_gpus_too() {
         let init = json!([{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]);
         let held = gpu_pod_count(|pod| {
             pod["spec"]["containers"][0]["resources"] = json!({});
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_may_be_for_gpus_but_not_that_of_a_daemon() {
+    fn a_claim_may_hold_gpus_except_in_a_daemon() {
         let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "eight"}]);
         let claiming = |pod: &mut Value| {
             pod["spec"]["containers"][0]["resources"] = json!({});
@@ -313,15 +311,15 @@ mod tests {
             }),
             0
         );
-        assert_eq!(gpu_pod_count(owned), 1, "a daemon that asks for GPUs holds them");
+        assert_eq!(gpu_pod_count(owned), 1, "a daemon that requests GPUs holds them");
     }
 
     #[test]
-    fn pods_of_ours_are_told_apart() {
-        let ours = pod("p", |pod| pod["metadata"]["labels"] = json!({RUN: "run1"}));
-        let there = on_n1(&ours);
-        assert_eq!(there.own_pods, BTreeSet::from(["team/p".to_owned()]));
-        assert!(there.gpu_pods.is_empty());
+    fn fabricgate_pods_are_listed_separately() {
+        let own = pod("p", |pod| pod["metadata"]["labels"] = json!({RUN: "run1"}));
+        let on_node = on_n1(&own);
+        assert_eq!(on_node.own_pods, BTreeSet::from(["team/p".to_owned()]));
+        assert!(on_node.gpu_pods.is_empty());
     }
 
     #[test]
@@ -372,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn slurms_daemon_is_known() {
+    fn slurmd_pods_are_recognised() {
         let of_slinky = json!({"nodeset.slinky.slurm.net/pod-name": "slurm-worker-0"});
         let daemon = pod("p", |pod| pod["metadata"]["labels"] = of_slinky);
         assert!(on_n1(&daemon).slinky);
@@ -380,15 +378,15 @@ mod tests {
     }
 
     #[test]
-    fn the_daemons_of_a_compute_domain_tell_its_nodes() {
+    fn compute_domain_daemons_identify_its_nodes() {
         let daemon = pod("d", |pod| {
             pod["metadata"]["labels"] = json!({COMPUTE_DOMAIN: "uid-1"});
             pod["metadata"]["ownerReferences"] =
                 json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}]);
             pod["spec"]["containers"][0]["resources"] = json!({});
         });
-        let there = on_n1(&daemon);
-        assert_eq!(there.gangs, BTreeSet::from(["ComputeDomain uid-1".to_owned()]));
-        assert!(there.gpu_pods.is_empty());
+        let on_node = on_n1(&daemon);
+        assert_eq!(on_node.gangs, BTreeSet::from(["ComputeDomain uid-1".to_owned()]));
+        assert!(on_node.gpu_pods.is_empty());
     }
 }

@@ -43,8 +43,8 @@ fn group_lines(groups: &[NodeGroup]) -> Vec<String> {
         .collect()
 }
 
-fn problems(said: &SourceReport) -> Vec<(SourceProblemKind, String)> {
-    said.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
+fn problems(report: &SourceReport) -> Vec<(SourceProblemKind, String)> {
+    report.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
 }
 
 fn clique(value: &str) -> Value {
@@ -53,29 +53,29 @@ fn clique(value: &str) -> Value {
 
 #[test]
 fn the_whole_clique_is_the_name_of_a_domain() {
-    let said = read(&[
+    let report = read(&[
         node("t1", &clique(A)),
         node("t2", &clique(B)),
         node("t3", &clique(A)),
         node("t4", &clique("11111111-2222-3333-4444-555555555555.8")),
     ]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             format!("Domain clique {A}: t1 t3"),
             "Domain clique 11111111-2222-3333-4444-555555555555.8: t4".to_owned(),
             format!("Domain clique {B}: t2"),
         ]
     );
-    let fabric = &said.nodes[&NodeName::from("t3")].fabric[0];
+    let fabric = &report.nodes[&NodeName::from("t3")].fabric[0];
     assert_eq!(fabric.clique().as_deref(), Some(A));
     assert_eq!(fabric.basis, Some(ClaimBasis::Asserted));
-    assert_eq!(said.groups[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
-    assert_eq!(problems(&said), []);
+    assert_eq!(report.groups[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
+    assert_eq!(problems(&report), []);
 }
 
 #[test]
-fn nonsense_in_a_clique_costs_that_label_and_no_other_node() {
+fn an_invalid_clique_drops_only_its_label() {
     let values = [
         "",
         "x",
@@ -91,41 +91,45 @@ fn nonsense_in_a_clique_costs_that_label_and_no_other_node() {
     for (number, value) in values.iter().enumerate() {
         items.push(node(&format!("bad{number}"), &clique(value)));
     }
-    let said = read(&items);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: good")]);
-    assert_eq!(said.problems.len(), values.len());
-    for (number, problem) in said.problems.iter().enumerate() {
+    let report = read(&items);
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: good")]);
+    assert_eq!(report.problems.len(), values.len());
+    for (number, problem) in report.problems.iter().enumerate() {
         assert_eq!(problem.kind, SourceProblemKind::Malformed);
         let at = format!("n.json: node bad{number}: label nvidia.com/gpu.clique");
         assert_eq!(problem.at.as_deref(), Some(at.as_str()));
     }
     // The rest of a node with a bad label is read.
-    assert_eq!(said.nodes[&NodeName::from("bad1")].gpus, Some(4));
-    assert!(said.nodes[&NodeName::from("bad1")].fabric.is_empty());
+    assert_eq!(report.nodes[&NodeName::from("bad1")].gpus, Some(4));
+    assert!(report.nodes[&NodeName::from("bad1")].fabric.is_empty());
 }
 
 #[test]
-fn sentinels_are_kept_and_remarked() {
+fn sentinel_cliques_are_kept_with_a_note() {
     let zero = "00000000-0000-0000-0000-000000000000.0";
     let default = "11111111-2222-3333-4444-555555555555.32766";
-    let said = read(&[
+    let report = read(&[
         node("z1", &clique(zero)),
         node("z2", &clique(zero)),
         node("d1", &clique(default)),
         node("w1", &json!({"nvidia.com/gpu.count": "4"})),
     ]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [format!("Domain clique {zero}: z1 z2"), format!("Domain clique {default}: d1")]
     );
-    assert!(said.notes[0].contains(zero) && said.notes[0].contains("on 2 of the nodes"));
-    assert!(said.notes[1].contains(default) && said.notes[1].contains("unpartitioned"));
-    assert!(said.notes[2].contains("1 of the nodes with GPUs have no label"), "{:?}", said.notes);
-    assert_eq!(problems(&said), []);
+    assert!(report.notes[0].contains(zero) && report.notes[0].contains("on 2 of the nodes"));
+    assert!(report.notes[1].contains(default) && report.notes[1].contains("unpartitioned"));
+    assert!(
+        report.notes[2].contains("1 of the nodes with GPUs have no label"),
+        "{:?}",
+        report.notes
+    );
+    assert_eq!(problems(&report), []);
 }
 
 #[test]
-fn what_discovery_says_of_gpus_is_taken_over() {
+fn gpu_feature_discovery_labels_are_read() {
     let labels = json!({
         "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8",
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
@@ -140,8 +144,8 @@ fn what_discovery_says_of_gpus_is_taken_over() {
             {"type": "Hostname", "address": "n1"}, {"type": "InternalDNS", "address": "n1.x"}],
     });
     one["spec"] = json!({"providerID": "cloud:///i-1"});
-    let said = read(&[one]);
-    let n1 = &said.nodes[&NodeName::from("n1")];
+    let report = read(&[one]);
+    let n1 = &report.nodes[&NodeName::from("n1")];
     assert_eq!((n1.gpus, n1.driver.as_deref()), (Some(8), Some("550.54.15")));
     assert_eq!(n1.product.as_deref(), Some("NVIDIA-H100-80GB-HBM3"));
     assert_eq!(n1.boot_id.as_deref(), Some("b-1"));
@@ -159,10 +163,10 @@ fn slices_and_shares_are_not_counted_as_gpus() {
     let mut plain = node("p", &json!({}));
     plain["status"] = json!({"capacity": {"nvidia.com/gpu": "8"}});
     let wrong = node("w", &json!({"nvidia.com/gpu.count": "eight"}));
-    let said = read(&[node("m", &slices), shared, plain, wrong]);
-    let gpus = |name: &str| said.nodes[&NodeName::from(name)].gpus;
+    let report = read(&[node("m", &slices), shared, plain, wrong]);
+    let gpus = |name: &str| report.nodes[&NodeName::from(name)].gpus;
     assert_eq!([gpus("m"), gpus("s"), gpus("p"), gpus("w")], [None, None, Some(8), None]);
-    assert_eq!(said.problems.len(), 1);
+    assert_eq!(report.problems.len(), 1);
 }
 
 #[test]
@@ -172,14 +176,14 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
             "fabric.topograph.run/tier-0": "leaf1", "fabric.topograph.run/tier-1": "spine1",
             "fabric.topograph.run/tier-10": "core"})
     };
-    let said = read(&[
+    let report = read(&[
         node("a", &domain(A, A)),
         node("b", &domain(B, A)),
         node("c", &domain(B, "rack-9")),
         node("d", &domain(B, "66666666-7777-8888-9999-aaaaaaaaaaaa")),
     ]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             format!("Domain clique {A}: a"),
             format!("Domain clique {B}: b c d"),
@@ -192,42 +196,42 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
         ]
     );
     let copied = ClaimBasis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
-    let basis: Vec<&ClaimBasis> = said.groups.iter().map(|group| &group.basis).collect();
+    let basis: Vec<&ClaimBasis> = report.groups.iter().map(|group| &group.basis).collect();
     assert_eq!(basis[2], &copied);
     assert_eq!(basis[3], &copied);
     assert_eq!(basis[4], &ClaimBasis::Asserted);
 }
 
 #[test]
-fn a_tier_above_a_missing_one_is_no_leaf() {
-    let said = read(&[node("a", &json!({"fabric.topograph.run/tier-1": "s"}))]);
-    assert_eq!(group_lines(&said.groups), ["Switch topograph-tier-1 s: a"]);
-    let said = read(&[node(
+fn a_tier_above_a_missing_one_is_not_a_leaf() {
+    let report = read(&[node("a", &json!({"fabric.topograph.run/tier-1": "s"}))]);
+    assert_eq!(group_lines(&report.groups), ["Switch topograph-tier-1 s: a"]);
+    let report = read(&[node(
         "a",
         &json!({"topology.nebius.com/tier-0": "x",
         "topology.nebius.com/tier-1": "y"}),
     )]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         ["Leaf nebius-tier-0 x: a under y", "Switch nebius-tier-1 y: a"]
     );
 }
 
 #[test]
 fn a_sub_domain_lies_in_its_domain() {
-    let said = read(&[node(
+    let report = read(&[node(
         "a",
         &json!({"accelerator.topograph.run/domain": "d", "accelerator.topograph.run/sub-domain": "s"}),
     )]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         ["Domain topograph-domain d: a", "Domain topograph-sub-domain s: a under d"]
     );
 }
 
 #[test]
 fn every_provider_s_labels_place_nodes() {
-    let said = read(&[
+    let report = read(&[
         node(
             "gke",
             &json!({"cloud.google.com/gce-topology-block": "b",
@@ -293,15 +297,15 @@ fn every_provider_s_labels_place_nodes() {
         "Rack gce-topology-subblock sb: gke under b",
         "Partition gke-nodepool p: gke",
     ];
-    assert_eq!(group_lines(&said.groups), expected);
-    assert_eq!(said.nodes[&NodeName::from("oke")].slot.as_deref(), Some("13"));
-    assert_eq!(said.nodes[&NodeName::from("cw")].rack.as_deref(), Some("r12"));
-    assert_eq!(problems(&said), []);
+    assert_eq!(group_lines(&report.groups), expected);
+    assert_eq!(report.nodes[&NodeName::from("oke")].slot.as_deref(), Some("13"));
+    assert_eq!(report.nodes[&NodeName::from("cw")].rack.as_deref(), Some("r12"));
+    assert_eq!(problems(&report), []);
 }
 
 #[test]
-fn neighbours_in_labels_are_where_interfaces_are_cabled() {
-    let said = read(&[node(
+fn neighbour_labels_give_the_cables_of_interfaces() {
+    let report = read(&[node(
         "n",
         &json!({"backend.coreweave.cloud/neighbors.expected.ibp0.device": "leaf1",
             "backend.coreweave.cloud/neighbors.expected.ibp0.port-id": "7",
@@ -309,14 +313,14 @@ fn neighbours_in_labels_are_where_interfaces_are_cabled() {
             "backend.coreweave.cloud/neighbors.odd": "x",
             "backend.coreweave.cloud/neighbors.current.": "x"}),
     )]);
-    let nics = &said.nodes[&NodeName::from("n")].nics;
-    let told: Vec<_> = nics
+    let nics = &report.nodes[&NodeName::from("n")].nics;
+    let cables: Vec<_> = nics
         .iter()
         .map(|nic| (nic.device.as_deref(), nic.leaf.as_deref(), nic.port.as_deref(), &nic.basis))
         .collect();
     let (ibp0, leaf1, leaf2) = (Some("ibp0"), Some("leaf1"), Some("leaf2"));
     assert_eq!(
-        told,
+        cables,
         [
             (ibp0, leaf2, None, &Some(ClaimBasis::Reported)),
             (ibp0, leaf1, Some("7"), &Some(ClaimBasis::Asserted)),
@@ -327,10 +331,10 @@ fn neighbours_in_labels_are_where_interfaces_are_cabled() {
 #[test]
 fn a_leaf_under_two_switches_contradicts_itself() {
     let under = |spine: &str| json!({"network.topology.nvidia.com/leaf": "l1", "network.topology.nvidia.com/spine": spine});
-    let said = read(&[node("a", &under("s1")), node("b", &under("s2"))]);
-    assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
-    assert_eq!(said.problems[0].message, "l1 is in s1 and s2 at the same time");
+    let report = read(&[node("a", &under("s1")), node("b", &under("s2"))]);
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
+    assert_eq!(report.problems[0].message, "l1 is in s1 and s2 at the same time");
 }
 
 #[test]
@@ -340,26 +344,26 @@ fn slinky_s_annotation_is_slurm_s_view() {
         node["metadata"]["annotations"] = json!({"topology.slinky.slurm.net/spec": spec});
         node
     };
-    let said = read(&[
+    let report = read(&[
         annotated("a", "topo-switch:root:s2,topo-block:b2"),
         annotated("b", "topo-block:b2"),
         annotated("c", "topo-block"),
     ]);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             "Domain slinky-block b2: a b",
             "Leaf slinky-switch s2: a under root",
             "Switch slinky-switch root: a",
         ]
     );
-    assert_eq!(said.groups[0].topology.as_deref(), Some("topo-block"));
-    assert_eq!(said.problems.len(), 1);
-    assert!(said.problems[0].to_string().starts_with("n.json: node c: annotation"));
+    assert_eq!(report.groups[0].topology.as_deref(), Some("topo-block"));
+    assert_eq!(report.problems.len(), 1);
+    assert!(report.problems[0].to_string().starts_with("n.json: node c: annotation"));
 }
 
 #[test]
-fn state_marks_and_wishes_of_others_are_kept() {
+fn state_marks_and_opt_outs_are_kept() {
     let mut ill = node(
         "ill",
         &json!({"nvsentinel.dgxc.nvidia.com/managed": "false",
@@ -376,8 +380,8 @@ fn state_marks_and_wishes_of_others_are_kept() {
         {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "no CNI"},
         {"type": "DiskPressure", "status": "False"},
         {"type": "GpuNvlinkWatch", "status": "True", "reason": "NvlinkDown"}]});
-    let said = read(&[ill]);
-    let ill = &said.nodes[&NodeName::from("ill")];
+    let report = read(&[ill]);
+    let ill = &report.nodes[&NodeName::from("ill")];
     assert_eq!(ill.state, ["NotReady", "SchedulingDisabled"]);
     assert_eq!(ill.reason.as_deref(), Some("KubeletNotReady: no CNI"));
     assert_eq!(ill.busy, Some(true));
@@ -404,71 +408,74 @@ fn state_marks_and_wishes_of_others_are_kept() {
 }
 
 #[test]
-fn who_wrote_a_clique_and_when_is_told() {
+fn the_writer_and_time_of_a_clique_label_are_kept() {
     let mut one = node("a", &clique(A));
     one["metadata"]["managedFields"] = json!([{"manager": "kubectl-label", "operation": "Update",
         "time": "2026-11-01T00:00:00Z",
         "fieldsV1": {"f:metadata": {"f:labels": {"f:nvidia.com/gpu.clique": {}}}}}]);
-    let said = read(&[one]);
-    assert_eq!(said.groups[0].since.as_deref(), Some("2026-11-01T00:00:00Z"));
-    let at = said.nodes[&NodeName::from("a")].fabric[0].at.as_deref();
+    let report = read(&[one]);
+    assert_eq!(report.groups[0].since.as_deref(), Some("2026-11-01T00:00:00Z"));
+    let at = report.nodes[&NodeName::from("a")].fabric[0].at.as_deref();
     assert_eq!(at, Some("label nvidia.com/gpu.clique, written by kubectl-label"));
 }
 
 #[test]
-fn names_of_control_characters_are_no_names() {
-    let said = read(&[
+fn names_of_control_characters_are_rejected() {
+    let report = read(&[
         node("\u{7}", &clique(A)),
         node("a", &json!({"ds.coreweave.com/nvlink.domain": "\u{7}", "x": "y"})),
     ]);
-    assert!(said.groups.is_empty(), "{:?}", said.groups);
-    assert_eq!(said.problems.len(), 1);
-    let said = nodes::read("t", "NAME LABELS\n\u{7} a=b\n");
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
+    assert!(report.groups.is_empty(), "{:?}", report.groups);
+    assert_eq!(report.problems.len(), 1);
+    let report = nodes::read("t", "NAME LABELS\n\u{7} a=b\n");
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
 }
 
 #[test]
-fn a_node_listed_twice_must_say_the_same() {
-    let said = read(&[node("a", &clique(A)), node("a", &clique(A)), node("a", &clique(B))]);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: a")]);
-    assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
+fn a_node_listed_twice_must_have_equal_labels() {
+    let report = read(&[node("a", &clique(A)), node("a", &clique(A)), node("a", &clique(B))]);
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: a")]);
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
 }
 
 #[test]
 fn fields_of_the_wrong_kind_are_problems_of_their_node() {
-    let said = read(&[
+    let report = read(&[
         node("a", &json!({"nvidia.com/gpu.clique": 7, "nvidia.com/gpu.count": "4"})),
         node("b", &json!(["x"])),
         json!({"kind": "Node", "apiVersion": "v1", "metadata": "x"}),
         json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}}),
         node("c", &clique(A)),
     ]);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: c")]);
-    let said_at: Vec<String> = said.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: c")]);
+    let label_at: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said_at,
+        label_at,
         [
             "n.json: node a: labels nvidia.com/gpu.clique: expected text, found 7",
             "n.json: node b: labels: expected text, found [\"x\"]",
             "n.json: a Node without a name",
         ]
     );
-    assert_eq!(said.notes[0], "not nodes, and ignored here: Pod");
-    assert_eq!(said.nodes[&NodeName::from("a")].gpus, Some(4));
+    assert_eq!(report.notes[0], "not nodes, and ignored here: Pod");
+    assert_eq!(report.nodes[&NodeName::from("a")].gpus, Some(4));
 }
 
 #[test]
-fn the_first_page_of_a_list_is_told_to_be_a_part() {
+fn the_first_page_of_a_list_is_reported_as_partial() {
     let page = |more: &str| {
         let items = [node("n1", &json!({}))];
         json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"continue": more},
             "items": items})
         .to_string()
     };
-    let said = nodes::read("n.json", &page("abc"));
-    let told = problems(&said);
-    assert_eq!((said.nodes.len(), told.len(), told[0].0), (1, 1, SourceProblemKind::Incomplete));
-    assert!(told[0].1.starts_with("n.json: only a part of the list"), "{told:?}");
+    let report = nodes::read("n.json", &page("abc"));
+    let found = problems(&report);
+    assert_eq!(
+        (report.nodes.len(), found.len(), found[0].0),
+        (1, 1, SourceProblemKind::Incomplete)
+    );
+    assert!(found[0].1.starts_with("n.json: only a part of the list"), "{found:?}");
     assert!(nodes::read("n.json", &page("")).problems.is_empty());
 }

@@ -171,7 +171,7 @@ struct LevelGroup {
 }
 
 /// Compares the levels of a topology with the labels of nodes.
-fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut SourceReport) {
+fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, report: &mut SourceReport) {
     // Levels with one node per value make no claim about several nodes.
     let levels: Vec<&String> = topology.levels.iter().filter(|l| *l != HOSTNAME).collect();
     // A value under two parents is two groups: schedulers use the whole path.
@@ -220,7 +220,7 @@ fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut
         group.above.extend(shared.parent);
         group.basis = ClaimBasis::Copied { from: format!("label {label}") };
         group.at = Some(format!("Topology {}", topology.name));
-        said.groups.push(group);
+        report.groups.push(group);
     }
     let twice: Vec<String> = parents
         .iter()
@@ -228,14 +228,14 @@ fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut
         .map(|((level, value), _)| format!("{}={}", levels[*level], sanitize_text(value)))
         .collect();
     if !twice.is_empty() {
-        said.notes.push(format!(
+        report.notes.push(format!(
             "Topology {}: values under several parents are several groups: {}",
             topology.name,
             sanitize_text(&twice.join(", "))
         ));
     }
     if !partly.is_empty() {
-        said.notes.push(format!(
+        report.notes.push(format!(
             "Topology {}: {} nodes carry only some of its labels and are outside it: {}",
             topology.name,
             partly.len(),
@@ -243,7 +243,8 @@ fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut
         ));
     }
     if 0 < outside {
-        said.notes
+        report
+            .notes
             .push(format!("Topology {}: {outside} nodes carry none of its labels", topology.name));
     }
 }

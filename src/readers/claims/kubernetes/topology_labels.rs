@@ -145,11 +145,11 @@ pub(super) fn known_kind(key: &str) -> Option<NodeGroupKind> {
 }
 
 /// Adds the groups that follow from the labels of all nodes.
-pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
+pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], report: &mut SourceReport) {
     let mut groups: BTreeMap<(NodeGroupKind, String, String), NodeGroup> = BTreeMap::new();
-    let place = said.source.place.clone();
+    let place = report.source.place.clone();
     for (node, labelled) in nodes {
-        for chain in group_chains(labelled, &place, node, said) {
+        for chain in group_chains(labelled, &place, node, report) {
             let above = chain.iter().skip(1).map(|place| Some(place.name.clone()));
             let above: Vec<Option<String>> = above.chain([None]).collect();
             for (place, above) in chain.into_iter().zip(above) {
@@ -175,7 +175,7 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
     let labels: BTreeMap<&NodeName, &NodeMetadata> = nodes.iter().copied().collect();
     for mut group in groups.into_values() {
         if 1 < group.above.len() {
-            said.push_problem(
+            report.push_problem(
                 SourceProblemKind::Contradictory,
                 format!("{place}: {}", group.at.as_deref().unwrap_or_default()),
                 format!("{} is in {} at the same time", group.name, group.above.join(" and ")),
@@ -187,9 +187,9 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
         {
             group.basis = ClaimBasis::Copied { from: format!("label {CLIQUE_LABEL}") };
         }
-        said.groups.push(group);
+        report.groups.push(group);
     }
-    add_racks(nodes, said);
+    add_racks(nodes, report);
 }
 
 /// Whether a group's name is the clique, or the ClusterUUID, of one of its nodes.
@@ -206,7 +206,7 @@ fn group_chains(
     labelled: &NodeMetadata,
     place: &str,
     node: &NodeName,
-    said: &mut SourceReport,
+    report: &mut SourceReport,
 ) -> Vec<Vec<LabelGroup>> {
     let labels = &labelled.labels;
     let value = |key: &str| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
@@ -265,7 +265,7 @@ fn group_chains(
     if let Some(spec) = labelled.annotations.get(SLINKY_SPEC) {
         match parse_slinky_spec(spec) {
             Ok(found) => chains.extend(found),
-            Err(message) => said.problems.push(SourceProblem {
+            Err(message) => report.problems.push(SourceProblem {
                 kind: SourceProblemKind::Malformed,
                 at: Some(format!("{place}: node {node}: annotation {SLINKY_SPEC}")),
                 message,
@@ -342,16 +342,16 @@ fn parse_slinky_spec(spec: &str) -> Result<Vec<Vec<LabelGroup>>, String> {
 }
 
 /// Adds racks and slots from labels that contain only those.
-fn add_racks(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
+fn add_racks(nodes: &[(&NodeName, &NodeMetadata)], report: &mut SourceReport) {
     const RACKS: [&str; 3] =
         ["node.coreweave.cloud/rack", "topology.gke.io/rack", "topology.kubernetes.io/rack"];
     const SLOT: &str = "oci.oraclecloud.com/host.tray_index";
     for (node, labelled) in nodes {
-        let said = said.nodes.entry((*node).clone()).or_default();
-        said.rack =
+        let report = report.nodes.entry((*node).clone()).or_default();
+        report.rack =
             RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| sanitize_text(rack));
-        said.slot = labelled.labels.get(SLOT).map(|slot| sanitize_text(slot));
-        said.nics.extend(nics_from_labels(&labelled.labels));
+        report.slot = labelled.labels.get(SLOT).map(|slot| sanitize_text(slot));
+        report.nics.extend(nics_from_labels(&labelled.labels));
     }
 }
 

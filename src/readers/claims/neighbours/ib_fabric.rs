@@ -19,7 +19,6 @@ const MAX_MEMBERSHIPS: usize = 1_000_000;
 /// Limit for names in the message about adapters without a host.
 const MAX_NAMED_ADAPTERS: usize = 5;
 
-/// A port of an adapter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IbAdapterPort {
     /// Identifier of the adapter in its source: a GUID, a description.
@@ -37,7 +36,6 @@ pub(super) struct IbAdapterPort {
 struct IbSwitch {
     description: String,
     line: usize,
-    /// The connected switches.
     peers: BTreeSet<String>,
 }
 
@@ -81,12 +79,12 @@ impl IbFabric {
     /// Adds a cable between a port of a switch and one of an adapter.
     pub(super) fn add_cable(
         &mut self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         switch: &str,
         port: u32,
         end: IbAdapterPort,
     ) {
-        let at = format!("{}:{}", said.source.place, end.line);
+        let at = format!("{}:{}", report.source.place, end.line);
         let name = quote_text(&end.description);
         let here = (switch.to_owned(), port);
         let known = self
@@ -103,10 +101,10 @@ impl IbFabric {
                 known.1,
                 self.display_name(&known.0)
             );
-            push_problem(said, SourceProblemKind::Contradictory, at.clone(), message);
+            push_problem(report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         self.adapters.entry(end.id.clone()).or_insert_with(|| end.clone());
-        let shown = self.display_name(switch);
+        let switch_label = self.display_name(switch);
         match self.cables.get_mut(&here) {
             Some(known) if known.id == end.id && known.port == end.port => {
                 known.guid = known.guid.take().or(end.guid);
@@ -115,11 +113,11 @@ impl IbFabric {
             }
             Some(known) => {
                 let message = format!(
-                    "port {port} of {shown} is cabled to {name} here and to {} on line {}",
+                    "port {port} of {switch_label} is cabled to {name} here and to {} on line {}",
                     quote_text(&known.description),
                     known.line
                 );
-                push_problem(said, SourceProblemKind::Contradictory, at, message);
+                push_problem(report, SourceProblemKind::Contradictory, at, message);
             }
             None => _ = self.cables.insert(here, end),
         }
@@ -146,11 +144,11 @@ impl IbFabric {
     }
 
     /// Adds the claims of all cables.
-    pub(super) fn add_to_report(&self, said: &mut SourceReport) {
-        let place = said.source.place.clone();
+    pub(super) fn add_to_report(&self, report: &mut SourceReport) {
+        let place = report.source.place.clone();
         if self.cables.is_empty() {
             let message = "no adapter is cabled to a switch, expected links";
-            push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
+            push_problem(report, SourceProblemKind::Incomplete, place.clone(), message);
         }
         let names = self.display_names();
         let mut leaves: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
@@ -181,10 +179,10 @@ impl IbFabric {
                     sanitize_text(&other.id),
                     sanitize_text(&end.id)
                 );
-                push_problem(said, SourceProblemKind::Contradictory, at.clone(), message);
+                push_problem(report, SourceProblemKind::Contradictory, at.clone(), message);
             }
             leaves.entry(switch).or_default().push(node.clone());
-            said.node_mut(&node).nics.push(NicReport {
+            report.node_mut(&node).nics.push(NicReport {
                 device,
                 leaf: Some(names.get(switch.as_str()).unwrap_or(switch).clone()),
                 port: Some(port.to_string()),
@@ -201,7 +199,7 @@ impl IbFabric {
             let mut known = BTreeSet::new();
             nodes.retain(|node| known.insert(node.clone()));
         }
-        self.add_uncabled_adapters(said);
+        self.add_uncabled_adapters(report);
         if !nameless.is_empty() {
             let some: Vec<&str> =
                 nameless.iter().map(String::as_str).take(MAX_NAMED_ADAPTERS).collect();
@@ -211,13 +209,13 @@ impl IbFabric {
                 nameless.len(),
                 some.join(", ")
             );
-            push_problem(said, SourceProblemKind::Incomplete, place, message);
+            push_problem(report, SourceProblemKind::Incomplete, place, message);
         }
-        self.add_groups(said, &names, leaves);
+        self.add_groups(report, &names, leaves);
     }
 
     /// Adds adapters of hosts without any cable.
-    fn add_uncabled_adapters(&self, said: &mut SourceReport) {
+    fn add_uncabled_adapters(&self, report: &mut SourceReport) {
         let cabled: BTreeSet<&str> = self.adapter_ports.keys().map(|(id, _)| id.as_str()).collect();
         for (id, end) in &self.adapters {
             if cabled.contains(id.as_str()) {
@@ -228,8 +226,8 @@ impl IbFabric {
             else {
                 continue;
             };
-            let at = format!("{}:{}", said.source.place, end.line);
-            said.node_mut(&node).nics.push(NicReport {
+            let at = format!("{}:{}", report.source.place, end.line);
+            report.node_mut(&node).nics.push(NicReport {
                 device,
                 guid: end.guid.clone(),
                 state: end.state.clone(),
@@ -243,7 +241,7 @@ impl IbFabric {
     /// Leaves, and above them switches by their distance from the nearest leaf.
     fn add_groups(
         &self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         names: &BTreeMap<&str, String>,
         leaves: BTreeMap<&str, Vec<NodeName>>,
     ) {
@@ -293,12 +291,12 @@ impl IbFabric {
                 let mut group = NodeGroup::new(kind, "switch", name(key), nodes);
                 group.above = at_level(key, Some(level + 1)).into_iter().map(name).collect();
                 group.basis = ClaimBasis::Reported;
-                group.at = Some(format!("{}:{}", said.source.place, switch.line));
-                said.groups.push(group);
+                group.at = Some(format!("{}:{}", report.source.place, switch.line));
+                report.groups.push(group);
             }
         }
         if left == 0 {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "more than {MAX_MEMBERSHIPS} memberships of nodes in switches above leaves; some \
                 are omitted"
             ));

@@ -26,7 +26,6 @@ fn parse_heading(line: &str) -> Option<(bool, &str)> {
     inside("CA: ").map(|name| (false, name))
 }
 
-/// A port and its peer.
 struct IblinkPort<'t> {
     guid: Option<String>,
     port: u32,
@@ -78,11 +77,11 @@ fn lane_rate(gbps: f64) -> Option<u64> {
     LANES.iter().find(|(signalled, _)| (signalled - gbps).abs() < 0.001).map(|(_, data)| *data)
 }
 
-pub(super) fn read(said: &mut SourceReport, text: &str) {
+pub(super) fn read(report: &mut SourceReport, text: &str) {
     let mut web = IbFabric::default();
     let mut numbers: BTreeMap<&str, &str> = BTreeMap::new();
     let lines = || text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
-    let place = |said: &SourceReport, line: usize| format!("{}:{line}", said.source.place);
+    let place = |report: &SourceReport, line: usize| format!("{}:{line}", report.source.place);
     // Switches first: only their headings distinguish a switch from an adapter.
     for (at, line) in lines() {
         let Some((true, name)) = parse_heading(line) else { continue };
@@ -96,7 +95,7 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
                  their cables, ibnetdiscover can",
                 quote_text(name)
             );
-            push_problem(said, SourceProblemKind::Contradictory, place(said, at), message);
+            push_problem(report, SourceProblemKind::Contradictory, place(report, at), message);
         }
     }
     let mut current: Option<(bool, &str)> = None;
@@ -107,14 +106,14 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         }
         let Some(port) = parse_port(line) else {
             let message = format!("{}: expected a port and its peer", quote_text(line));
-            push_problem(said, SourceProblemKind::Malformed, place(said, at), message);
+            push_problem(report, SourceProblemKind::Malformed, place(report, at), message);
             continue;
         };
         let Some((is_switch, name)) = current else {
             // One line per port (-l) does not identify switches.
             let message =
                 "a port before any \"Switch:\" or \"CA:\", expected iblinkinfo without -l";
-            push_problem(said, SourceProblemKind::Unsupported, place(said, at), message);
+            push_problem(report, SourceProblemKind::Unsupported, place(report, at), message);
             if numbers.is_empty() {
                 return;
             }
@@ -132,14 +131,14 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         match (is_switch, port.peer) {
             (true, Some((number, peer))) if !numbers.contains_key(peer) => {
                 let id = adapter_id(peer, name, port.port);
-                web.add_cable(said, name, port.port, end(id, number, peer));
+                web.add_cable(report, name, port.port, end(id, number, peer));
             }
             (true, Some((_, peer))) => web.add_trunk(name, peer),
             (true, None) => {}
             (false, Some((number, peer))) if numbers.contains_key(peer) => {
                 let id = adapter_id(name, peer, number);
                 let own = IbAdapterPort { guid: port.guid.clone(), ..end(id, port.port, name) };
-                web.add_cable(said, peer, number, own);
+                web.add_cable(report, peer, number, own);
             }
             (false, _) => {
                 let end = end(name.to_owned(), port.port, name);
@@ -147,7 +146,7 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
             }
         }
     }
-    web.add_to_report(said);
+    web.add_to_report(report);
 }
 
 /// Identifies an adapter: by a description with a host. Aggregation nodes and unnamed adapters

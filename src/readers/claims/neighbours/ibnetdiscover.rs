@@ -13,7 +13,6 @@ pub(super) fn recognises(text: &str) -> bool {
     text.lines().any(|line| parse_record(line).is_some())
 }
 
-/// The heading of a record.
 struct IbnetRecord<'t> {
     kind: IbnetRecordKind,
     guid: String,
@@ -101,7 +100,7 @@ fn parse_guid(text: &str) -> (Option<String>, &str) {
     }
 }
 
-pub(super) fn read(said: &mut SourceReport, text: &str) {
+pub(super) fn read(report: &mut SourceReport, text: &str) {
     let mut web = IbFabric::default();
     let mut current: Option<IbnetRecord<'_>> = None;
     let mut listed = false;
@@ -109,17 +108,27 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         let (at, line) = (at + 1, line.trim());
         if line.starts_with('[') {
             match (&current, parse_link(line)) {
-                (Some(record), Some(link)) => add_link(said, &mut web, record, link, at),
+                (Some(record), Some(link)) => add_link(report, &mut web, record, link, at),
                 (None, Some(_)) => {
                     let message = "a link before any Switch, Ca or Rt";
-                    push_problem(said, SourceProblemKind::Malformed, location(said, at), message);
+                    push_problem(
+                        report,
+                        SourceProblemKind::Malformed,
+                        location(report, at),
+                        message,
+                    );
                 }
                 (_, None) => {
                     let message = format!(
                         "{}: expected a link such as [1] \"H-<guid>\"[1] # \"<host> <device>\" ...",
                         quote_text(line)
                     );
-                    push_problem(said, SourceProblemKind::Malformed, location(said, at), message);
+                    push_problem(
+                        report,
+                        SourceProblemKind::Malformed,
+                        location(report, at),
+                        message,
+                    );
                 }
             }
             continue;
@@ -145,25 +154,25 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         if is_record && line.contains(" : ") && !listed {
             listed = true;
             let message = "a list of nodes (ibnetdiscover -l), which contains no links";
-            push_problem(said, SourceProblemKind::Unsupported, location(said, at), message);
+            push_problem(report, SourceProblemKind::Unsupported, location(report, at), message);
         } else if is_record && !line.contains(" : ") {
             // The following lines belong to an unknown record.
             current = None;
             let message = format!("{}: expected a GUID and a description", quote_text(line));
-            push_problem(said, SourceProblemKind::Malformed, location(said, at), message);
+            push_problem(report, SourceProblemKind::Malformed, location(report, at), message);
         }
         // Identifiers, comments and headings of chassis contain no links.
     }
-    web.add_to_report(said);
+    web.add_to_report(report);
 }
 
-fn location(said: &SourceReport, line: usize) -> String {
-    format!("{}:{line}", said.source.place)
+fn location(report: &SourceReport, line: usize) -> String {
+    format!("{}:{line}", report.source.place)
 }
 
 /// Adds a link of this record.
 fn add_link(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     web: &mut IbFabric,
     record: &IbnetRecord<'_>,
     link: IbnetLink<'_>,
@@ -184,7 +193,7 @@ fn add_link(
                 state: None,
                 line,
             };
-            web.add_cable(said, &record.guid, link.port, end);
+            web.add_cable(report, &record.guid, link.port, end);
         }
         (IbnetRecordKind::Adapter, 'S') => {
             web.add_switch(&link.peer_key, link.description, line);
@@ -197,16 +206,16 @@ fn add_link(
                 state: None,
                 line,
             };
-            web.add_cable(said, &link.peer_key, link.peer_port, end);
+            web.add_cable(report, &link.peer_key, link.peer_port, end);
         }
         (IbnetRecordKind::Adapter, 'H') => {
             let message = format!(
                 "{}:{line}: {} is cabled to an adapter, {}, and not to a switch",
-                said.source.place,
+                report.source.place,
                 quote_text(record.description),
                 quote_text(link.description)
             );
-            push_note(said, message);
+            push_note(report, message);
         }
         // Routers join fabrics; they are not leaves.
         _ => {}

@@ -30,8 +30,7 @@ fn parse_device(line: &str) -> Option<&str> {
     Some(name).filter(|_| !sanitize_text(name).is_empty() && (rest.is_empty() || rest == ":"))
 }
 
-/// Parses `ibstat` of this node.
-pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
+pub(super) fn read(report: &mut SourceReport, node: &NodeName, text: &str) {
     let mut nics: Vec<NicReport> = Vec::new();
     let mut current: Option<&str> = None;
     let mut is_port = false;
@@ -53,7 +52,7 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
             nics.push(NicReport {
                 device: Some(if port <= 1 { device } else { format!("{device}:{port}") }),
                 basis: Some(ClaimBasis::Reported),
-                at: Some(format!("{}:{}", said.source.place, at + 1)),
+                at: Some(format!("{}:{}", report.source.place, at + 1)),
                 ..NicReport::default()
             });
             continue;
@@ -82,16 +81,16 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     }
     if nics.is_empty() {
         let message = "no port, expected lines such as Port 1: below each CA";
-        push_problem(said, SourceProblemKind::Incomplete, said.source.place.clone(), message);
+        push_problem(report, SourceProblemKind::Incomplete, report.source.place.clone(), message);
     }
-    said.node_mut(node).nics = nics;
+    report.node_mut(node).nics = nics;
 }
 
 /// Parses a list of hosts with GUIDs.
-pub(super) fn read_host_list(said: &mut SourceReport, text: &str) {
+pub(super) fn read_host_list(report: &mut SourceReport, text: &str) {
     let mut current: Option<NodeName> = None;
     for (at, line) in text.lines().enumerate() {
-        let (at, line) = (format!("{}:{}", said.source.place, at + 1), line.trim());
+        let (at, line) = (format!("{}:{}", report.source.place, at + 1), line.trim());
         if line.is_empty() {
             continue;
         }
@@ -99,17 +98,17 @@ pub(super) fn read_host_list(said: &mut SourceReport, text: &str) {
             current = parse_node_name(name.trim());
             if current.is_none() {
                 let message = format!("{}: expected the name of a host", quote_text(name));
-                push_problem(said, SourceProblemKind::Malformed, at, message);
+                push_problem(report, SourceProblemKind::Malformed, at, message);
             }
             continue;
         }
         let Some(guid) = normalise_guid(line) else {
             let message = format!("{}: expected the GUID of a port", quote_text(line));
-            push_problem(said, SourceProblemKind::Malformed, at, message);
+            push_problem(report, SourceProblemKind::Malformed, at, message);
             continue;
         };
         if let Some(node) = &current {
-            said.node_mut(node).nics.push(NicReport {
+            report.node_mut(node).nics.push(NicReport {
                 guid: Some(guid),
                 basis: Some(ClaimBasis::Reported),
                 at: Some(at),

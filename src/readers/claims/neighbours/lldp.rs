@@ -13,7 +13,6 @@ use crate::claims::reader_util::{first_line, push_note, push_problem, quote_text
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
-/// One neighbour of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LldpNeighbour {
     interface: String,
@@ -43,19 +42,19 @@ fn is_keyvalue(text: &str) -> bool {
 }
 
 fn is_text(text: &str) -> bool {
-    let heard = |line: &str| line.starts_with("Interface:") && line.contains(", via:");
-    text.lines().any(|line| line.starts_with("LLDP neighbors:") || heard(line))
+    let is_interface = |line: &str| line.starts_with("Interface:") && line.contains(", via:");
+    text.lines().any(|line| line.starts_with("LLDP neighbors:") || is_interface(line))
 }
 
 /// Parses the neighbours of this node.
-pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
+pub(super) fn read(report: &mut SourceReport, node: &NodeName, text: &str) {
     let text = text.trim_start_matches('\u{feff}');
-    let heard = if text.trim_start().starts_with('{') {
+    let neighbours = if text.trim_start().starts_with('{') {
         match parse_document(text) {
             Ok(value) => from_json(&value),
             Err(error) => {
-                let at = format!("{}:{}:{}", said.source.place, error.line(), error.column());
-                push_problem(said, SourceProblemKind::Malformed, at, first_line(&error));
+                let at = format!("{}:{}:{}", report.source.place, error.line(), error.column());
+                push_problem(report, SourceProblemKind::Malformed, at, first_line(&error));
                 return;
             }
         }
@@ -64,10 +63,10 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     } else {
         from_text(text)
     };
-    if heard.is_empty() {
-        said.notes.push("no neighbour found".to_owned());
+    if neighbours.is_empty() {
+        report.notes.push("no neighbour found".to_owned());
     }
-    add_nics(said, node, heard);
+    add_nics(report, node, neighbours);
 }
 
 /// lldpd writes a control character after a backslash literally, which is invalid JSON; such
@@ -110,11 +109,11 @@ fn first_text(value: Option<&Value>) -> Option<String> {
 }
 
 fn from_json(value: &Value) -> Vec<LldpNeighbour> {
-    let mut heard = Vec::new();
+    let mut neighbours = Vec::new();
     for lldp in as_objects(value.get("lldp")) {
         for item in as_objects(lldp.get("interface")) {
             if item.contains_key("chassis") || item.contains_key("port") {
-                heard.extend(parse_interface(
+                neighbours.extend(parse_interface(
                     &first_text(item.get("name")).unwrap_or_default(),
                     item,
                 ));
@@ -122,16 +121,16 @@ fn from_json(value: &Value) -> Vec<LldpNeighbour> {
             }
             for (name, body) in item {
                 for body in as_objects(Some(body)) {
-                    heard.extend(parse_interface(&sanitize_text(name), body));
+                    neighbours.extend(parse_interface(&sanitize_text(name), body));
                 }
             }
         }
     }
-    heard
+    neighbours
 }
 
 fn parse_interface(name: &str, body: &Map<String, Value>) -> Option<LldpNeighbour> {
-    let mut heard = LldpNeighbour { interface: name.to_owned(), ..LldpNeighbour::default() };
+    let mut neighbour = LldpNeighbour { interface: name.to_owned(), ..LldpNeighbour::default() };
     if name.is_empty() {
         return None;
     }
@@ -141,25 +140,25 @@ fn parse_interface(name: &str, body: &Map<String, Value>) -> Option<LldpNeighbou
         };
         let mut own = *chassis;
         if is_id(chassis) {
-            heard.name = first_text(chassis.get("name"));
+            neighbour.name = first_text(chassis.get("name"));
         } else if let Some((name, inner)) = chassis.iter().next() {
-            heard.name = Some(sanitize_text(name)).filter(|name| !name.is_empty());
+            neighbour.name = Some(sanitize_text(name)).filter(|name| !name.is_empty());
             own = inner.as_object().unwrap_or(chassis);
         }
-        heard.chassis = first_text(own.get("id"));
+        neighbour.chassis = first_text(own.get("id"));
         for capability in as_objects(own.get("capability")) {
             if let Some(kind) = first_text(capability.get("type")) {
                 let on = capability.get("enabled").and_then(Value::as_bool).unwrap_or_default();
-                heard.capabilities.push((kind, on));
+                neighbour.capabilities.push((kind, on));
             }
         }
     }
     if let Some(port) = as_objects(body.get("port")).first() {
         let kind = as_objects(port.get("id")).first().and_then(|id| first_text(id.get("type")));
-        heard.port = kind.zip(first_text(port.get("id")));
-        heard.description = first_text(port.get("descr"));
+        neighbour.port = kind.zip(first_text(port.get("id")));
+        neighbour.description = first_text(port.get("descr"));
     }
-    Some(heard)
+    Some(neighbour)
 }
 
 /// `lldp.IFACE.KEY=VALUE`. Interface names may contain dots themselves.
@@ -177,7 +176,7 @@ fn parse_keyvalue(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 fn from_keyvalue(text: &str) -> Vec<LldpNeighbour> {
-    let mut heard: Vec<LldpNeighbour> = Vec::new();
+    let mut neighbours: Vec<LldpNeighbour> = Vec::new();
     for (interface, key, value) in text.lines().filter_map(parse_keyvalue) {
         let interface = sanitize_text(interface);
         if interface.is_empty() {
@@ -185,11 +184,12 @@ fn from_keyvalue(text: &str) -> Vec<LldpNeighbour> {
         }
         // Every neighbour begins with `via`; two on one interface have different values or are
         // consecutive.
-        let is_new = key == "via" || heard.last().is_none_or(|last| last.interface != interface);
+        let is_new =
+            key == "via" || neighbours.last().is_none_or(|last| last.interface != interface);
         if is_new {
-            heard.push(LldpNeighbour { interface, ..LldpNeighbour::default() });
+            neighbours.push(LldpNeighbour { interface, ..LldpNeighbour::default() });
         }
-        let Some(last) = heard.last_mut() else { continue };
+        let Some(last) = neighbours.last_mut() else { continue };
         let value = sanitize_text(value);
         if value.is_empty() {
             continue;
@@ -209,11 +209,11 @@ fn from_keyvalue(text: &str) -> Vec<LldpNeighbour> {
             _ => {}
         }
     }
-    heard
+    neighbours
 }
 
 fn from_text(text: &str) -> Vec<LldpNeighbour> {
-    let mut heard: Vec<LldpNeighbour> = Vec::new();
+    let mut neighbours: Vec<LldpNeighbour> = Vec::new();
     for line in text.lines() {
         let Some((key, value)) = line.trim().split_once(':') else { continue };
         let value = sanitize_text(value);
@@ -221,13 +221,13 @@ fn from_text(text: &str) -> Vec<LldpNeighbour> {
             && let Some((interface, _)) = value.split_once(", via:")
             && !interface.is_empty()
         {
-            heard.push(LldpNeighbour {
+            neighbours.push(LldpNeighbour {
                 interface: interface.to_owned(),
                 ..LldpNeighbour::default()
             });
             continue;
         }
-        let Some(last) = heard.last_mut() else { continue };
+        let Some(last) = neighbours.last_mut() else { continue };
         let two = || value.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
         match key {
             "ChassisID" => last.chassis = two().map(|(_, id)| id),
@@ -242,7 +242,7 @@ fn from_text(text: &str) -> Vec<LldpNeighbour> {
             _ => {}
         }
     }
-    heard
+    neighbours
 }
 
 impl LldpNeighbour {
@@ -265,47 +265,47 @@ impl LldpNeighbour {
     }
 }
 
-fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>) {
+fn add_nics(report: &mut SourceReport, node: &NodeName, neighbours: Vec<LldpNeighbour>) {
     let mut kept: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
-    for heard in heard {
-        let leaf = heard.name.clone().or_else(|| heard.chassis.clone());
-        let at = format!("{}: {}", said.source.place, heard.interface);
+    for neighbour in neighbours {
+        let leaf = neighbour.name.clone().or_else(|| neighbour.chassis.clone());
+        let at = format!("{}: {}", report.source.place, neighbour.interface);
         if leaf.is_none() {
             let message = "a neighbour without a name or chassis id";
-            push_problem(said, SourceProblemKind::Incomplete, at, message);
+            push_problem(report, SourceProblemKind::Incomplete, at, message);
             continue;
         }
-        if heard.is_not_switch() {
-            let who = quote_text(leaf.as_deref().unwrap_or_default());
+        if neighbour.is_not_switch() {
+            let switch = quote_text(leaf.as_deref().unwrap_or_default());
             push_note(
-                said,
+                report,
                 format!(
-                    "{}: {who} does not advertise itself as a \
+                    "{}: {switch} does not advertise itself as a \
                 switch",
-                    heard.interface
+                    neighbour.interface
                 ),
             );
             continue;
         }
-        let port = heard.port_name();
+        let port = neighbour.port_name();
         let here = (leaf.clone(), port.clone());
-        if let Some(before) = kept.get(&heard.interface) {
+        if let Some(before) = kept.get(&neighbour.interface) {
             // A switch may use two protocols on one port.
             if before.0 != here.0 {
                 let name = |leaf: &Option<String>| quote_text(leaf.as_deref().unwrap_or_default());
                 let message = format!(
                     "{} receives LLDP from {} and {}: a device between them forwards LLDP frames",
-                    heard.interface,
+                    neighbour.interface,
                     name(&before.0),
                     name(&here.0)
                 );
-                push_problem(said, SourceProblemKind::Contradictory, at, message);
+                push_problem(report, SourceProblemKind::Contradictory, at, message);
             }
             continue;
         }
-        kept.insert(heard.interface.clone(), here);
-        said.node_mut(node).nics.push(NicReport {
-            device: Some(heard.interface),
+        kept.insert(neighbour.interface.clone(), here);
+        report.node_mut(node).nics.push(NicReport {
+            device: Some(neighbour.interface),
             leaf,
             port,
             basis: Some(ClaimBasis::Reported),
@@ -313,5 +313,5 @@ fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>)
             ..NicReport::default()
         });
     }
-    said.node_mut(node);
+    report.node_mut(node);
 }

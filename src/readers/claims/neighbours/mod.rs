@@ -37,33 +37,33 @@ pub fn read(place: &str, text: &str) -> SourceReport {
 
 /// Parses the neighbours of one node, or of a whole fabric, for which `node` is ignored.
 pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Neighbours, place);
-    if !check_text_size(&mut said, text) {
-        return said;
+    let mut report = SourceReport::new(SourceKind::Neighbours, place);
+    if !check_text_size(&mut report, text) {
+        return report;
     }
     if ibnetdiscover::recognises(text) {
-        ibnetdiscover::read(&mut said, text);
+        ibnetdiscover::read(&mut report, text);
     } else if iblinkinfo::recognises(text) {
-        iblinkinfo::read(&mut said, text);
+        iblinkinfo::read(&mut report, text);
     } else if ibstat::is_host_list(text) {
-        ibstat::read_host_list(&mut said, text);
+        ibstat::read_host_list(&mut report, text);
     } else if ibstat::recognises(text) || lldp::recognises(text) {
         let Some(node) = node else {
             let message = "neighbours of one node, without its name; expected the file under \
                            nodes/NODE/";
-            push_problem(&mut said, SourceProblemKind::Incomplete, place.to_owned(), message);
-            return said;
+            push_problem(&mut report, SourceProblemKind::Incomplete, place.to_owned(), message);
+            return report;
         };
         if lldp::recognises(text) {
-            lldp::read(&mut said, node, text);
+            lldp::read(&mut report, node, text);
         } else {
-            ibstat::read(&mut said, node, text);
+            ibstat::read(&mut report, node, text);
         }
     } else {
         let message = "not recognised, expected lldpctl, ibnetdiscover, iblinkinfo or ibstat";
-        push_problem(&mut said, SourceProblemKind::Unsupported, place.to_owned(), message);
+        push_problem(&mut report, SourceProblemKind::Unsupported, place.to_owned(), message);
     }
-    said
+    report
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptions_name_hosts_or_nobody() {
+    fn descriptions_name_a_host_or_none() {
         let host = |name: &str, device: Option<&str>| {
             AdapterOwner::Host(name.into(), device.map(str::to_owned))
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_are_called_what_people_call_them() {
+    fn switch_names_are_extracted_from_descriptions() {
         assert_eq!(parse_switch_name("MF0;leaf-04:MQM9701/U1"), "leaf-04");
         assert_eq!(parse_switch_name("MF0;dir-1:MCS8500/L01/U1"), "dir-1/L01");
         assert_eq!(

@@ -21,91 +21,92 @@ Switch\t65 \"S-00000000000000b1\"\t\t# \"MF0;spine-1:MQM9700/U1\" enhanced port 
 caguid=0xc1\nCa\t1 \"H-00000000000000c1\"\t\t# \"node0001 mlx5_0\"\n\
 [1](c1) \t\"S-00000000000000a1\"[1]\t\t# lid 10 lmc 0 \"MF0;leaf-1:MQM9700/U1\" lid 1 4xNDR\n";
 
-fn nics<'s>(said: &'s SourceReport, node: &str) -> &'s [NicReport] {
-    &said.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {said:?}")).nics
+fn nics<'s>(report: &'s SourceReport, node: &str) -> &'s [NicReport] {
+    &report.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {report:?}")).nics
 }
 
 /// Device, leaf and port of every NIC of a node.
-fn cables(said: &SourceReport, node: &str) -> Vec<String> {
+fn cables(report: &SourceReport, node: &str) -> Vec<String> {
     let word = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
-    nics(said, node)
+    nics(report, node)
         .iter()
         .map(|nic| format!("{} {} {}", word(&nic.device), word(&nic.leaf), word(&nic.port)))
         .collect()
 }
 
-fn group<'s>(said: &'s SourceReport, name: &str) -> &'s NodeGroup {
-    said.groups.iter().find(|g| g.name == name).unwrap_or_else(|| panic!("{name}: {said:?}"))
+fn group<'s>(report: &'s SourceReport, name: &str) -> &'s NodeGroup {
+    report.groups.iter().find(|g| g.name == name).unwrap_or_else(|| panic!("{name}: {report:?}"))
 }
 
-fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
-    said.problems.iter().map(|problem| problem.kind).collect()
+fn kinds(report: &SourceReport) -> Vec<SourceProblemKind> {
+    report.problems.iter().map(|problem| problem.kind).collect()
 }
 
 #[test]
-fn a_fabric_tells_who_is_cabled_to_which_leaf() {
+fn a_fabric_gives_the_leaf_of_every_cable() {
     assert!(recognises(FABRIC));
-    let said = read("ib.txt", FABRIC);
-    assert_eq!(cables(&said, "node0001"), ["mlx5_0 leaf-1 1"]);
-    assert_eq!(cables(&said, "node0003"), ["mlx5_3:2 leaf-2 7"]);
-    let first = &nics(&said, "node0001")[0];
+    let report = read("ib.txt", FABRIC);
+    assert_eq!(cables(&report, "node0001"), ["mlx5_0 leaf-1 1"]);
+    assert_eq!(cables(&report, "node0003"), ["mlx5_3:2 leaf-2 7"]);
+    let first = &nics(&report, "node0001")[0];
     assert_eq!(first.guid.as_deref(), Some("00000000000000c1"));
     assert_eq!(
         (first.rate_mbit_s, first.basis.clone()),
         (Some(400_000), Some(ClaimBasis::Reported))
     );
     assert_eq!(first.at.as_deref(), Some("ib.txt:10"));
-    assert_eq!(nics(&said, "node0002")[0].rate_mbit_s, Some(200_000));
-    let leaf = group(&said, "leaf-1");
+    assert_eq!(nics(&report, "node0002")[0].rate_mbit_s, Some(200_000));
+    let leaf = group(&report, "leaf-1");
     assert_eq!(
         (leaf.kind, leaf.nodes.len(), &leaf.above),
         (NodeGroupKind::Leaf, 2, &vec!["spine-1".to_owned()])
     );
-    let spine = group(&said, "spine-1");
+    let spine = group(&report, "spine-1");
     assert_eq!((spine.kind, spine.nodes.len()), (NodeGroupKind::Switch, 3));
-    assert_eq!(said.groups.len(), 3);
+    assert_eq!(report.groups.len(), 3);
     // The adapter without a host is named by its GUID; the one inside the switch belongs to no
     // host.
-    assert_eq!(kinds(&said), [SourceProblemKind::Incomplete]);
-    assert!(said.problems[0].message.starts_with("1 cabled adapters"), "{:?}", said.problems);
-    assert!(said.problems[0].message.contains("00000000000000c3"));
-    assert_eq!(said.nodes.len(), 3);
+    assert_eq!(kinds(&report), [SourceProblemKind::Incomplete]);
+    assert!(report.problems[0].message.starts_with("1 cabled adapters"), "{:?}", report.problems);
+    assert!(report.problems[0].message.contains("00000000000000c3"));
+    assert_eq!(report.nodes.len(), 3);
 }
 
 #[test]
-fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
+fn contradictions_in_a_fabric_are_reported_with_their_lines() {
     let wrong = FABRIC
         .replace("[1](c1) \t\"S-00000000000000a1\"[1]", "[1](c1) \t\"S-00000000000000a1\"[2]");
-    let said = read("ib.txt", &wrong);
+    let report = read("ib.txt", &wrong);
     let contradictory =
         |p: &&model::source_report::SourceProblem| p.kind == SourceProblemKind::Contradictory;
-    let told: Vec<String> =
-        said.problems.iter().filter(contradictory).map(ToString::to_string).collect();
+    let messages: Vec<String> =
+        report.problems.iter().filter(contradictory).map(ToString::to_string).collect();
     assert!(
-        told.iter().any(|t| t.starts_with("ib.txt:26: port 1 of \"node0001 mlx5_0\"")),
-        "{told:?}"
+        messages.iter().any(|t| t.starts_with("ib.txt:26: port 1 of \"node0001 mlx5_0\"")),
+        "{messages:?}"
     );
-    assert!(told.iter().any(|t| t.contains("\"node0002 mlx5_0\" on line 11")), "{told:?}");
+    assert!(messages.iter().any(|t| t.contains("\"node0002 mlx5_0\" on line 11")), "{messages:?}");
     let same = read("ib.txt", &FABRIC.replace("node0002 mlx5_0", "node0001 mlx5_0"));
     assert!(same.problems.iter().any(|p| p.message.contains("two adapters are named")));
 }
 
 #[test]
-fn switches_that_share_a_name_are_told_apart() {
-    let said = read("ib.txt", &FABRIC.replace("leaf-2", "leaf-1"));
-    assert_eq!(cables(&said, "node0003"), ["mlx5_3:2 leaf-1 (00000000000000a2) 7"]);
-    assert_eq!(cables(&said, "node0001"), ["mlx5_0 leaf-1 (00000000000000a1) 1"]);
+fn switches_with_one_name_stay_separate() {
+    let report = read("ib.txt", &FABRIC.replace("leaf-2", "leaf-1"));
+    assert_eq!(cables(&report, "node0003"), ["mlx5_3:2 leaf-1 (00000000000000a2) 7"]);
+    assert_eq!(cables(&report, "node0001"), ["mlx5_0 leaf-1 (00000000000000a1) 1"]);
 }
 
 #[test]
-fn what_cannot_be_read_of_a_fabric_leaves_the_rest() {
-    let said = read(
+fn unreadable_parts_of_a_fabric_leave_the_rest() {
+    let report = read(
         "ib.txt",
         &format!("{FABRIC}[9]\t\"H-zz\"[1]\n[x\nSwitch\tnone\n[1]\t\"S-b\"[1] # \"q\" x\n"),
     );
-    let malformed = said.problems.iter().filter(|p| p.kind == SourceProblemKind::Malformed).count();
-    assert_eq!(malformed, 4, "{:?}", said.problems);
-    assert_eq!(said.nodes.len(), 3);
+    let malformed =
+        report.problems.iter().filter(|p| p.kind == SourceProblemKind::Malformed).count();
+    assert_eq!(malformed, 4, "{:?}", report.problems);
+    assert_eq!(report.nodes.len(), 3);
     let lone = read("ib.txt", "Ca\t1 \"H-00c1\"\t\t# \"n1 HCA-1\"\n");
     assert_eq!(kinds(&lone), [SourceProblemKind::Incomplete]);
     assert_eq!(cables(&lone, "n1"), ["HCA-1 - -"]);
@@ -119,20 +120,20 @@ Switch: 0x00000000000000a1 MF0;leaf-1:MQM9700/U1:\n           1    1[  ] ==( 4X 
 Switch: 0x00000000000000b1 MF0;spine-1:MQM9700/U1:\n           3    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       1   33[  ] \"MF0;leaf-1:MQM9700/U1\" ( )\n";
 
 #[test]
-fn links_tell_state_and_rate_beside_the_cable() {
+fn links_include_state_and_rate() {
     assert!(recognises(LINKS));
-    let said = read("links.txt", LINKS);
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(cables(&said, "node0001"), ["mlx5_0 leaf-1 1", "mlx5_1 - -"]);
-    let [up, down] = nics(&said, "node0001") else { panic!("{said:?}") };
+    let report = read("links.txt", LINKS);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(cables(&report, "node0001"), ["mlx5_0 leaf-1 1", "mlx5_1 - -"]);
+    let [up, down] = nics(&report, "node0001") else { panic!("{report:?}") };
     assert_eq!((up.state.as_deref(), up.rate_mbit_s), (Some("active"), Some(400_000)));
     assert_eq!(up.guid.as_deref(), Some("00000000000000c1"));
     assert_eq!(
         (down.state.as_deref(), down.guid.as_deref()),
         (Some("down"), Some("00000000000000c9"))
     );
-    assert_eq!(nics(&said, "node0002")[0].rate_mbit_s, Some(200_000));
-    assert_eq!(group(&said, "leaf-1").above, ["spine-1"]);
+    assert_eq!(nics(&report, "node0002")[0].rate_mbit_s, Some(200_000));
+    assert_eq!(group(&report, "leaf-1").above, ["spine-1"]);
     let short = "0x00000000000000a1 \"x\"     1    1[  ] ==( 4X 106.25 Gbps Active/ LinkUp)==>  0x00000000000000c1 10 1[  ] \"n1 mlx5_0\" ( )\n";
     assert_eq!(kinds(&read("l", short)), [SourceProblemKind::Unsupported]);
     let twins = LINKS.replace("0x00000000000000b1 MF0;spine-1", "0x00000000000000b1 MF0;leaf-1");
@@ -143,28 +144,28 @@ const OWN: &str = "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tNode 
 CA 'mlx5_1'\n\tNumber of ports: 2\n\tPort 1:\n\t\tState: Down\n\t\tRate: 40 (FDR10)\n\t\tPort GUID: 0x0000000000000000\n\tPort 2:\n\t\tState: Initializing\n\t\tRate: 2.5\n\t\tPort GUID: 0xc3\n";
 
 #[test]
-fn own_ports_belong_to_the_node_whose_file_they_are_in() {
+fn ibstat_ports_belong_to_the_node_of_their_file() {
     assert!(recognises(OWN));
-    let said = read("run/nodes/n1/ibstat.txt", OWN);
-    assert!(said.problems.is_empty(), "{:?}", said.problems);
-    let [first, second, third] = nics(&said, "n1") else { panic!("{said:?}") };
+    let report = read("run/nodes/n1/ibstat.txt", OWN);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    let [first, second, third] = nics(&report, "n1") else { panic!("{report:?}") };
     assert_eq!((first.state.as_deref(), first.rate_mbit_s), (Some("active"), Some(400_000)));
     assert_eq!((second.guid.as_deref(), second.rate_mbit_s), (None, Some(40_000)));
     assert_eq!((third.device.as_deref(), third.rate_mbit_s), (Some("mlx5_1:2"), Some(2_500)));
-    let nobody = read("ibstat.txt", OWN);
-    assert_eq!(kinds(&nobody), [SourceProblemKind::Incomplete]);
-    assert!(nobody.nodes.is_empty());
+    let unnamed = read("ibstat.txt", OWN);
+    assert_eq!(kinds(&unnamed), [SourceProblemKind::Incomplete]);
+    assert!(unnamed.nodes.is_empty());
     assert_eq!(nics(&read_for_node(Some(&"n2".into()), "ibstat.txt", OWN), "n2").len(), 3);
 }
 
 #[test]
-fn a_list_of_hosts_tells_whose_guids_are_whose() {
+fn a_host_list_gives_the_guids_of_each_host() {
     let text = "VM_hostname n1\n0xc1\nVM_hostname n2\nc2\nzz\nVM_hostname -x\nc3\n";
     assert!(recognises(text));
-    let said = read("guids", text);
-    assert_eq!(nics(&said, "n2")[0].guid.as_deref(), Some("00000000000000c2"));
-    assert_eq!(said.nodes.len(), 2);
-    assert_eq!(kinds(&said), [SourceProblemKind::Malformed; 2]);
+    let report = read("guids", text);
+    assert_eq!(nics(&report, "n2")[0].guid.as_deref(), Some("00000000000000c2"));
+    assert_eq!(report.nodes.len(), 2);
+    assert_eq!(kinds(&report), [SourceProblemKind::Malformed; 2]);
 }
 
 const TEXT: &str = "-------------------------------------------------------------------------------\nLLDP neighbors:\n-------------------------------------------------------------------------------\n\
@@ -198,42 +199,50 @@ const JSON0: &str = r#"{ "lldp": [ { "interface": [
 fn the_same_neighbours_read_the_same_in_every_format() {
     for text in [TEXT, KEYS, JSON, JSON0] {
         assert!(recognises(text), "{text}");
-        let said = read("nodes/n1/lldp", text);
-        assert!(said.problems.is_empty() && said.groups.is_empty(), "{text}: {said:?}");
+        let report = read("nodes/n1/lldp", text);
+        assert!(report.problems.is_empty() && report.groups.is_empty(), "{text}: {report:?}");
         assert_eq!(
-            cables(&said, "n1"),
+            cables(&report, "n1"),
             ["eth1 leaf-1 Ethernet1/7", "eth2.100 50:00:00:00:00:02 Ethernet9"],
             "{text}"
         );
-        assert_eq!(nics(&said, "n1")[0].at.as_deref(), Some("nodes/n1/lldp: eth1"));
+        assert_eq!(nics(&report, "n1")[0].at.as_deref(), Some("nodes/n1/lldp: eth1"));
     }
 }
 
 #[test]
-fn one_neighbour_is_unwrapped_and_none_is_no_mistake() {
+fn a_single_neighbour_is_unwrapped_and_none_is_valid() {
     let one = r#"{"lldp":{"interface":{"eth0":{"chassis":{"sw":{"id":{"type":"mac","value":"m"}}},"port":{"id":{"type":"local","value":"7"}}}}}}"#;
     assert_eq!(cables(&read("nodes/n1/x", one), "n1"), ["eth0 sw 7"]);
     for none in [r#"{"lldp":{}}"#, r#"{ "lldp": [ {} ] }"#, "LLDP neighbors:\n"] {
         assert!(recognises(none));
-        let said = read("nodes/n1/x", none);
-        assert!(said.problems.is_empty() && said.notes.len() == 1, "{none}");
+        let report = read("nodes/n1/x", none);
+        assert!(report.problems.is_empty() && report.notes.len() == 1, "{none}");
     }
 }
 
 #[test]
-fn a_neighbour_that_is_no_switch_is_no_leaf_and_two_are_a_contradiction() {
+fn a_neighbour_other_than_a_switch_is_not_a_leaf_and_two_are_a_contradiction() {
     let host = TEXT.replace("Bridge, on", "Station, on");
-    let said = read("nodes/n1/x", &host);
-    assert_eq!(cables(&said, "n1").len(), 1);
-    assert!(said.notes[0].contains("does not advertise itself as a switch"), "{:?}", said.notes);
+    let report = read("nodes/n1/x", &host);
+    assert_eq!(cables(&report, "n1").len(), 1);
+    assert!(
+        report.notes[0].contains("does not advertise itself as a switch"),
+        "{:?}",
+        report.notes
+    );
     let both = format!("{KEYS}lldp.eth1.via=LLDP\nlldp.eth1.chassis.name=leaf-9\n");
-    let said = read("nodes/n1/x", &both);
-    assert_eq!(kinds(&said), [SourceProblemKind::Contradictory]);
-    assert!(said.problems[0].message.contains("\"leaf-1\" and \"leaf-9\""), "{:?}", said.problems);
+    let report = read("nodes/n1/x", &both);
+    assert_eq!(kinds(&report), [SourceProblemKind::Contradictory]);
+    assert!(
+        report.problems[0].message.contains("\"leaf-1\" and \"leaf-9\""),
+        "{:?}",
+        report.problems
+    );
 }
 
 #[test]
-fn broken_documents_are_named_with_their_place() {
+fn broken_documents_are_reported_with_their_position() {
     let cut = read("nodes/n1/x", &JSON[..JSON.len() - 8]);
     assert_eq!(kinds(&cut), [SourceProblemKind::Malformed]);
     assert!(
@@ -259,7 +268,7 @@ fn adapters_of_one_description_on_several_ports_are_several() {
                    {at} 65[  ] {up}  4  1[  ] \"{sharp}\" ( )\n"
         );
     }
-    let said = read("links.txt", &text);
-    assert_eq!(kinds(&said), [SourceProblemKind::Incomplete], "{:?}", said.problems);
-    assert!(said.problems[0].message.starts_with("2 cabled adapters"), "{:?}", said.problems);
+    let report = read("links.txt", &text);
+    assert_eq!(kinds(&report), [SourceProblemKind::Incomplete], "{:?}", report.problems);
+    assert!(report.problems[0].message.starts_with("2 cabled adapters"), "{:?}", report.problems);
 }

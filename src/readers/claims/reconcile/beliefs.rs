@@ -87,25 +87,26 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
             if small.len() == 1 { "has" } else { "have" },
             count_of(*gpus, "GPU")
         );
-        let mut told = new_disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
-            .in_domain(view.domain_name(*worst))
-            .with_nodes(&belief.nodes)
-            .with_side(view.source_side(
-                source,
-                belief.at.as_deref(),
-                ClaimBasis::Asserted,
-                belief.says.clone(),
-            ))
-            .with_remedy(
-                "set it to the number of GPUs in the smallest domain of the allocation, \
+        let mut disagreement =
+            new_disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
+                .in_domain(view.domain_name(*worst))
+                .with_nodes(&belief.nodes)
+                .with_side(view.source_side(
+                    source,
+                    belief.at.as_deref(),
+                    ClaimBasis::Asserted,
+                    belief.says.clone(),
+                ))
+                .with_remedy(
+                    "set it to the number of GPUs in the smallest domain of the allocation, \
                 or request whole segments",
-            );
+                );
         let claim = view.claim_side(
             *worst,
             format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)),
         );
-        told = claim.into_iter().fold(told, Disagreement::with_side);
-        found.push(told);
+        disagreement = claim.into_iter().fold(disagreement, Disagreement::with_side);
+        found.push(disagreement);
     }
 }
 
@@ -118,7 +119,7 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         let here = belief_domains(view, belief);
         let spans: Vec<Option<bool>> = here.keys().map(|at| view.spans_nodes(*at)).collect();
         let has = |nodes: &Vec<&NodeName>| 1 < nodes.len();
-        let (severity, said) = match wanted {
+        let (severity, expectation) = match wanted {
             true if !spans.is_empty() && spans.iter().all(|spans| *spans == Some(false)) => (
                 DisagreementSeverity::Contradiction,
                 "expects NVLink between nodes, but no claimed domain here has it",
@@ -130,10 +131,10 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
             _ => continue,
         };
         let Some(first) = here.keys().next() else { continue };
-        let told = new_disagreement(
+        let disagreement = new_disagreement(
             DisagreementClass::BeliefMultiNodeNvlink,
             severity,
-            format!("{} {said}", belief.who),
+            format!("{} {expectation}", belief.who),
         )
         .with_nodes(&belief.nodes)
         .with_side(view.source_side(
@@ -144,12 +145,15 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         ))
         .with_remedy("set it according to the platform of these nodes");
         let claim = view.claim_side(*first, format!("{} as claimed", view.domain_name(*first)));
-        found.push(claim.into_iter().fold(told, Disagreement::with_side));
+        found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
     }
 }
 
 fn all_beliefs<'v>(
     view: &'v ReconcileContext<'_>,
 ) -> impl Iterator<Item = (usize, &'v JobAssumption)> {
-    view.reports.iter().enumerate().flat_map(|(at, said)| said.beliefs.iter().map(move |b| (at, b)))
+    view.reports
+        .iter()
+        .enumerate()
+        .flat_map(|(at, report)| report.beliefs.iter().map(move |b| (at, b)))
 }

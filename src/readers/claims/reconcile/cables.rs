@@ -58,14 +58,14 @@ fn describe_port(nic: &NicReport) -> String {
 fn cable_pairs<'s>(view: &ReconcileContext<'s>) -> Vec<(CablePair<'s>, bool)> {
     let mut plans: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
     let mut sights: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
+    for (source, node, node_report) in view.node_reports() {
         let kind = view.reports[source].source.kind;
         let of = match kind {
             SourceKind::Cabling => &mut plans,
             SourceKind::Neighbours | SourceKind::NodeFacts => &mut sights,
             _ => continue,
         };
-        let cabled = said.nics.iter().filter(|nic| nic.leaf.is_some());
+        let cabled = node_report.nics.iter().filter(|nic| nic.leaf.is_some());
         of.entry(node).or_default().extend(cabled.map(|nic| (source, nic)));
     }
     let mut pairs = Vec::new();
@@ -94,16 +94,17 @@ fn cable_pairs<'s>(view: &ReconcileContext<'s>) -> Vec<(CablePair<'s>, bool)> {
 fn add_cable_sides(
     view: &ReconcileContext<'_>,
     cable: &CablePair<'_>,
-    told: Disagreement,
+    disagreement: Disagreement,
 ) -> Disagreement {
     let nic = cable.plan.1;
     let what = nic.device.as_deref().or(nic.rail.as_deref()).unwrap_or("its NIC");
     let word = |(source, nic): (usize, &NicReport), or: ClaimBasis| {
         let basis = nic.basis.clone().unwrap_or(or);
-        let says = format!("{} {what} at {}", cable.node, describe_port(nic));
-        view.source_side(source, nic.at.as_deref(), basis, says)
+        let statement = format!("{} {what} at {}", cable.node, describe_port(nic));
+        view.source_side(source, nic.at.as_deref(), basis, statement)
     };
-    told.with_side(word(cable.plan, ClaimBasis::Asserted))
+    disagreement
+        .with_side(word(cable.plan, ClaimBasis::Asserted))
         .with_side(word(cable.observed, ClaimBasis::Reported))
 }
 
@@ -118,7 +119,7 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             by_plan.insert(place, at);
         }
     }
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut swapped: BTreeMap<(&NodeName, &NodeName), Vec<usize>> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
         let Some(other) = port_key(cable.observed.1).and_then(|place| by_plan.get(&place).copied())
@@ -130,7 +131,7 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             let (a, b) = (cable.node, wrong[other].node);
             let pair = if a < b { (a, b) } else { (b, a) };
             swapped.entry(pair).or_default().extend([at, other]);
-            told.extend([at, other]);
+            reported.extend([at, other]);
         }
     }
     for ((a, b), cables) in &swapped {
@@ -162,7 +163,7 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     for (at, cable) in wrong.iter().enumerate() {
         let (from, to) = (leaf(cable.plan.1), leaf(cable.observed.1));
         goals.entry(from.clone()).or_default().insert(to.clone());
-        if !told.contains(&at) {
+        if !reported.contains(&at) {
             moved.entry((from, to)).or_default().push(at);
         }
     }
@@ -209,7 +210,7 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
         DisagreementClass::RailsSwapped,
         DisagreementClass::LeafAgainstNeighbour,
     ];
-    let told: BTreeSet<NodeName> = found
+    let reported: BTreeSet<NodeName> = found
         .iter()
         .filter(|one| of_cables.contains(&one.class))
         .flat_map(|one| one.nodes.clone())
@@ -233,7 +234,7 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
         for strays in &comparison.strays {
             let nodes: Vec<&NodeName> =
                 strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
-            if nodes.iter().all(|node| told.contains(*node)) {
+            if nodes.iter().all(|node| reported.contains(*node)) {
                 continue;
             }
             let name = own[strays.set].0;

@@ -48,18 +48,18 @@ fn describe_mismatch(
     cause: &CliqueMismatch<'_>,
     (label, driver, summary): (String, String, String),
 ) -> Disagreement {
-    let mut told =
+    let mut disagreement =
         new_disagreement(class, severity, summary).with_nodes(cause.nodes.iter().copied());
     if let Some(domain) = domain {
-        told = told.in_domain(view.domain_name(domain));
+        disagreement = disagreement.in_domain(view.domain_name(domain));
     }
     if let Some(word) = cause.label {
-        told = told.with_side(view.fabric_side(word, label));
+        disagreement = disagreement.with_side(view.fabric_side(word, label));
     }
     if let Some(word) = cause.driver {
-        told = told.with_side(view.fabric_side(word, driver));
+        disagreement = disagreement.with_side(view.fabric_side(word, driver));
     }
-    told
+    disagreement
 }
 
 /// The cliques of a node's GPUs, and the number of GPUs without one.
@@ -149,7 +149,7 @@ pub(super) fn check_labels_against_drivers(
             is_or_are(number)
         );
         let words = (format!("clique {labelled}"), format!("clique {other}"), summary);
-        let told = describe_mismatch(
+        let disagreement = describe_mismatch(
             view,
             DisagreementClass::StaleLabel,
             DisagreementSeverity::Contradiction,
@@ -157,7 +157,7 @@ pub(super) fn check_labels_against_drivers(
             cause,
             words,
         );
-        found.push(told.with_remedy(
+        found.push(disagreement.with_remedy(
             "let GPU feature discovery or the DRA driver rewrite the label, and check for a \
              changed partition or a moved tray",
         ));
@@ -168,7 +168,7 @@ pub(super) fn check_labels_against_drivers(
             format!("{names} has the label of clique {labelled}, but its driver reports {detail}");
         let words = (format!("clique {labelled} for the whole node"), detail.clone(), summary);
         let class = DisagreementClass::LabelWithoutAllGpus;
-        let told = describe_mismatch(
+        let disagreement = describe_mismatch(
             view,
             class,
             DisagreementSeverity::Contradiction,
@@ -176,7 +176,7 @@ pub(super) fn check_labels_against_drivers(
             cause,
             words,
         );
-        found.push(told.with_remedy(
+        found.push(disagreement.with_remedy(
             "check the fabric state of every GPU there, and the fabric manager; jobs must not \
              select the node by its label until all GPUs are attached",
         ));
@@ -192,7 +192,7 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         }
         let summary =
             format!("the GPUs of {node} are in {} cliques: {}", cliques.len(), list_some(&cliques));
-        let mut told = new_disagreement(
+        let mut disagreement = new_disagreement(
             DisagreementClass::GpusInTwoCliques,
             DisagreementSeverity::Contradiction,
             summary,
@@ -205,17 +205,17 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
                 .filter_map(|(_, fabric)| fabric.gpu.map(|gpu| gpu.to_string()))
                 .collect();
             if let Some(word) = find_clique_report(words, Some(clique)) {
-                told = told.with_side(
+                disagreement = disagreement.with_side(
                     view.fabric_side(word, format!("GPU {} in {clique}", gpus.join(", "))),
                 );
             }
         }
         if let Some(domain) = view.domain_of(node) {
-            told = told.in_domain(domain);
+            disagreement = disagreement.in_domain(domain);
         }
         let remedy = "check the partitions of the fabric manager: all GPUs of a node must be in the same \
             one";
-        found.push(told.with_remedy(remedy));
+        found.push(disagreement.with_remedy(remedy));
     }
 }
 
@@ -252,7 +252,7 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
             is_or_are(cause.nodes.len())
         );
         let words = ("an all-zero ClusterUUID".to_owned(), String::new(), summary);
-        let told = describe_mismatch(
+        let disagreement = describe_mismatch(
             view,
             DisagreementClass::SentinelClique,
             DisagreementSeverity::Contradiction,
@@ -260,9 +260,10 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
             cause,
             words,
         );
-        found.push(
-            told.with_remedy("do not group by this value; check the fabric manager of these nodes"),
-        );
+        found
+            .push(disagreement.with_remedy(
+                "do not group by this value; check the fabric manager of these nodes",
+            ));
     }
     let nodes: BTreeSet<&NodeName> =
         default.values().flat_map(|(nodes, _)| nodes.iter().copied()).collect();
@@ -276,26 +277,29 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
         if nodes.len() == 1 { "has" } else { "have" },
         identity::DEFAULT_CLIQUE
     );
-    let told =
+    let disagreement =
         new_disagreement(DisagreementClass::SentinelClique, DisagreementSeverity::Note, summary)
             .with_nodes(nodes)
             .with_remedy("group by ClusterUUID and CliqueId together");
     let sides = default.values().map(|(nodes, word)| {
-        let says = format!(
+        let statement = format!(
             "CliqueId {} on {}",
             identity::DEFAULT_CLIQUE,
             list_nodes(nodes.iter().copied())
         );
-        view.fabric_side(*word, says)
+        view.fabric_side(*word, statement)
     });
-    found.push(sides.fold(told, Disagreement::with_side));
+    found.push(sides.fold(disagreement, Disagreement::with_side));
 }
 
 /// `label-missing`: most of a domain is labelled, and some nodes are not.
 pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in view.sources(&[SourceKind::KubernetesNodes]) {
+    for (source, report) in view.sources(&[SourceKind::KubernetesNodes]) {
         let labelled = |node: &NodeName| {
-            said.nodes.get(node).map(|said| said.fabric.iter().any(|f| usable_clique(f).is_some()))
+            report
+                .nodes
+                .get(node)
+                .map(|node_report| node_report.fabric.iter().any(|f| usable_clique(f).is_some()))
         };
         for (at, domain) in view.placement.domains.iter().enumerate() {
             let known: Vec<(&NodeName, bool)> =
@@ -317,20 +321,20 @@ pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<
                 known.len() - without.len()
             );
             let label = Some("label nvidia.com/gpu.clique");
-            let says = format!("no clique for {}", list_nodes(without.iter().copied()));
+            let statement = format!("no clique for {}", list_nodes(without.iter().copied()));
             let basis = model::source_report::ClaimBasis::Asserted;
-            let told = new_disagreement(
+            let disagreement = new_disagreement(
                 DisagreementClass::LabelMissing,
                 DisagreementSeverity::Doubt,
                 summary,
             )
             .in_domain(&domain.name)
             .with_nodes(without)
-            .with_side(view.source_side(source, label, basis, says))
+            .with_side(view.source_side(source, label, basis, statement))
             .with_remedy("query the driver of these nodes (fabricgate node facts)");
             let claim = view
                 .claim_side(at, format!("{} in one domain", count_of(domain.nodes.len(), "node")));
-            found.push(claim.into_iter().fold(told, Disagreement::with_side));
+            found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
         }
     }
 }
@@ -371,7 +375,7 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
             view.domain_name(at)
         );
         let words = (String::new(), detail.clone(), summary);
-        let told = describe_mismatch(
+        let disagreement = describe_mismatch(
             view,
             DisagreementClass::FabricNotAttached,
             DisagreementSeverity::Contradiction,
@@ -380,7 +384,8 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
             words,
         );
         let claim = view.claim_side(at, format!("they are part of {}", view.domain_name(at)));
-        let told = told.with_remedy("check the fabric manager and the fabric state of these GPUs");
-        found.push(claim.into_iter().fold(told, Disagreement::with_side));
+        let disagreement =
+            disagreement.with_remedy("check the fabric manager and the fabric state of these GPUs");
+        found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
     }
 }

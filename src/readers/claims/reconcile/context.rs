@@ -40,14 +40,14 @@ pub(super) struct ReconcileContext<'s> {
 impl<'s> ReconcileContext<'s> {
     /// Collects the input from the sources.
     pub(super) fn new(
-        said: &'s [SourceReport],
+        reports: &'s [SourceReport],
         groupings: &'s [Grouping<'s>],
         placed: &'s DomainPlacement<'s>,
         rules: &'s ReconcileRules<'s>,
     ) -> Self {
         let mut labels: BTreeMap<&NodeName, Vec<SourcedFabricReport<'_>>> = BTreeMap::new();
         let mut drivers: BTreeMap<&NodeName, Vec<SourcedFabricReport<'_>>> = BTreeMap::new();
-        for (at, source) in said.iter().enumerate() {
+        for (at, source) in reports.iter().enumerate() {
             for (node, fabric) in
                 source.nodes.iter().flat_map(|(n, s)| s.fabric.iter().map(move |f| (n, f)))
             {
@@ -67,12 +67,11 @@ impl<'s> ReconcileContext<'s> {
         }
         let spans = Vec::new();
         let mut view =
-            Self { reports: said, groupings, placement: placed, rules, labels, drivers, spans };
+            Self { reports, groupings, placement: placed, rules, labels, drivers, spans };
         view.spans = (0..placed.domains.len()).map(|at| view.compute_spans_nodes(at)).collect();
         view
     }
 
-    /// The name of a domain.
     pub(super) fn domain_name(&self, at: usize) -> &'s DomainName {
         &self.placement.domains[at].name
     }
@@ -130,10 +129,10 @@ impl<'s> ReconcileContext<'s> {
     pub(super) fn claim_side(
         &self,
         domain: usize,
-        says: impl Into<String>,
+        statement: impl Into<String>,
     ) -> Option<DisagreementSide> {
         let (grouping, set) = self.placement.origin[domain]?;
-        Some(self.groupings[grouping].to_side(self.reports, set, says))
+        Some(self.groupings[grouping].to_side(self.reports, set, statement))
     }
 
     /// The side of a source, with a location.
@@ -142,19 +141,19 @@ impl<'s> ReconcileContext<'s> {
         source: usize,
         at: Option<&str>,
         basis: ClaimBasis,
-        says: impl Into<String>,
+        statement: impl Into<String>,
     ) -> DisagreementSide {
-        build_side(self.reports, source, at.map(str::to_owned), basis, says)
+        build_side(self.reports, source, at.map(str::to_owned), basis, statement)
     }
 
     /// A report about a fabric, as a side.
     pub(super) fn fabric_side(
         &self,
         (source, fabric): SourcedFabricReport<'_>,
-        says: impl Into<String>,
+        statement: impl Into<String>,
     ) -> DisagreementSide {
         let basis = fabric.basis.clone().unwrap_or(ClaimBasis::Asserted);
-        self.source_side(source, fabric.at.as_deref(), basis, says)
+        self.source_side(source, fabric.at.as_deref(), basis, statement)
     }
 
     /// Whether GPUs of different nodes share NVLink in this domain, by its platform or its size
@@ -180,17 +179,17 @@ impl<'s> ReconcileContext<'s> {
         &self,
         kinds: &[SourceKind],
     ) -> impl Iterator<Item = (usize, &'s SourceReport)> {
-        let said: &'s [SourceReport] = self.reports;
+        let reports: &'s [SourceReport] = self.reports;
         let kinds = kinds.to_vec();
-        said.iter().enumerate().filter(move |(_, s)| kinds.contains(&s.source.kind))
+        reports.iter().enumerate().filter(move |(_, s)| kinds.contains(&s.source.kind))
     }
 
     /// Every report about a single node.
     pub(super) fn node_reports(
         &self,
     ) -> impl Iterator<Item = (usize, &'s NodeName, &'s NodeReport)> {
-        let said: &'s [SourceReport] = self.reports;
-        said.iter().enumerate().flat_map(|(at, s)| s.nodes.iter().map(move |(n, w)| (at, n, w)))
+        let reports: &'s [SourceReport] = self.reports;
+        reports.iter().enumerate().flat_map(|(at, s)| s.nodes.iter().map(move |(n, w)| (at, n, w)))
     }
 }
 
@@ -204,7 +203,7 @@ pub(super) fn is_rack(platform: &str) -> bool {
 }
 
 /// Whether a source was read completely, so that a missing node does not exist in it.
-pub(super) fn is_complete(said: &SourceReport) -> bool {
+pub(super) fn is_complete(report: &SourceReport) -> bool {
     let cut = [
         SourceProblemKind::Missing,
         SourceProblemKind::Unreachable,
@@ -214,9 +213,9 @@ pub(super) fn is_complete(said: &SourceReport) -> bool {
     ];
     // An invalid label is dropped alone, its node is kept.
     let by_label = |kind| {
-        said.source.kind == SourceKind::KubernetesNodes && kind == SourceProblemKind::Malformed
+        report.source.kind == SourceKind::KubernetesNodes && kind == SourceProblemKind::Malformed
     };
-    said.problems.iter().all(|p| !cut.contains(&p.kind) || by_label(p.kind))
+    report.problems.iter().all(|p| !cut.contains(&p.kind) || by_label(p.kind))
 }
 
 #[cfg(test)]
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn racks_are_told_from_servers_by_the_name_of_the_platform() {
+    fn the_platform_name_distinguishes_racks_from_servers() {
         for rack in ["gb200-nvl72", "gb300-nvl72", "gb200-nvl36x2"] {
             assert!(is_rack(rack), "{rack}");
         }

@@ -12,12 +12,12 @@ use model::id::{DomainName, NodeName};
 use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceReport};
 
 /// Marks groups that were copied from another source.
-pub(super) fn mark_copies(said: &mut [SourceReport]) {
+pub(super) fn mark_copies(reports: &mut [SourceReport]) {
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
     let slurm = [SourceKind::SlurmTopology, files[0], files[1]];
-    let of_files = index_domains(said, &files);
-    let of_slurm = index_domains(said, &slurm);
-    for source in said {
+    let of_files = index_domains(reports, &files);
+    let of_slurm = index_domains(reports, &slurm);
+    for source in reports {
         let kind = source.source.kind;
         let place = source.source.place.clone();
         for group in &mut source.groups {
@@ -50,15 +50,15 @@ fn member_set(group: &NodeGroup) -> BTreeSet<NodeName> {
 
 /// Domains of these kinds of sources by name and nodes, with their location.
 fn index_domains(
-    said: &[SourceReport],
+    reports: &[SourceReport],
     kinds: &[SourceKind],
 ) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
-    let sources = said.iter().filter(|said| kinds.contains(&said.source.kind));
+    let sources = reports.iter().filter(|report| kinds.contains(&report.source.kind));
     sources
-        .flat_map(|said| {
+        .flat_map(|report| {
             let groups =
-                said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
-            groups.map(|g| ((g.name.clone(), member_set(g)), said.source.place.clone()))
+                report.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
+            groups.map(|g| ((g.name.clone(), member_set(g)), report.source.place.clone()))
         })
         .collect()
 }
@@ -96,23 +96,23 @@ pub fn find_corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration
                 covered.entry(key).or_insert((BTreeSet::new(), *at)).0.insert(node);
             }
         }
-        let mut who = Corroboration::default();
+        let mut corroboration = Corroboration::default();
         for (nodes, at) in covered.into_values() {
             let assertion = &claims.assertions[at];
             if nodes.len() < domain.nodes.len() {
                 continue;
             }
             let list = match assertion.group.basis {
-                ClaimBasis::Copied { .. } => &mut who.copied,
-                _ => &mut who.independent,
+                ClaimBasis::Copied { .. } => &mut corroboration.copied,
+                _ => &mut corroboration.independent,
             };
             if !list.contains(&assertion.source) {
                 list.push(assertion.source);
             }
         }
-        who.independent.sort_unstable();
-        who.copied.sort_unstable();
-        all.insert(domain.name.clone(), who);
+        corroboration.independent.sort_unstable();
+        corroboration.copied.sort_unstable();
+        all.insert(domain.name.clone(), corroboration);
     }
     all
 }

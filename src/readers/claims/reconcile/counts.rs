@@ -18,7 +18,6 @@ enum ExpectationSource {
     Person,
     /// The claim of this domain.
     Domain(usize),
-    /// A source.
     Source(usize),
 }
 
@@ -45,13 +44,13 @@ fn numbers_by_node<'s>(
     of: impl Fn(SourceKind, &NodeReport) -> Option<u32>,
 ) -> BTreeMap<&'s NodeName, Vec<(usize, u32)>> {
     let mut numbers: BTreeMap<&NodeName, Vec<(usize, u32)>> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
-        if let Some(number) = of(view.reports[source].source.kind, said) {
+    for (source, node, node_report) in view.node_reports() {
+        if let Some(number) = of(view.reports[source].source.kind, node_report) {
             numbers.entry(node).or_default().push((source, number));
         }
     }
-    for said in numbers.values_mut() {
-        said.sort_by_key(|(source, _)| kind_weight(view.reports[*source].source.kind));
+    for values in numbers.values_mut() {
+        values.sort_by_key(|(source, _)| kind_weight(view.reports[*source].source.kind));
     }
     numbers
 }
@@ -77,38 +76,44 @@ fn check_counts(
     type CountMismatchKey = (Option<usize>, ExpectationSource, SourceKind, u32, SourceKind, u32);
     let mut wrong: BTreeMap<CountMismatchKey, (Vec<&NodeName>, ExpectationSource, usize)> =
         BTreeMap::new();
-    for (node, said) in numbers {
+    for (node, values) in numbers {
         let first = expected(node)
-            .or_else(|| said.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
-        let Some((who, right)) = first else { continue };
-        for (source, number) in said.iter().filter(|(_, number)| *number != right) {
+            .or_else(|| values.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
+        let Some((origin, right)) = first else { continue };
+        for (source, number) in values.iter().filter(|(_, number)| *number != right) {
             let kind = |source: usize| view.reports[source].source.kind;
             if right < *number && counted.counts_more == Some(kind(*source)) {
                 continue;
             }
-            let (voice, first_kind) = match who {
+            let (origin_key, first_kind) = match origin {
                 ExpectationSource::Source(first) => (ExpectationSource::Source(0), kind(first)),
                 other => (other, kind(*source)),
             };
-            let key =
-                (view.placement.domain_of(node), voice, first_kind, right, kind(*source), *number);
-            wrong.entry(key).or_insert((Vec::new(), who, *source)).0.push(node);
+            let key = (
+                view.placement.domain_of(node),
+                origin_key,
+                first_kind,
+                right,
+                kind(*source),
+                *number,
+            );
+            wrong.entry(key).or_insert((Vec::new(), origin, *source)).0.push(node);
         }
     }
-    for ((domain, _, _, right, kind, number), (nodes, who, source)) in wrong {
+    for ((domain, _, _, right, kind, number), (nodes, origin, source)) in wrong {
         let names = list_nodes(nodes.iter().copied());
         let what = counted.what;
-        let by = match who {
+        let by = match origin {
             ExpectationSource::Person => "by the expectation for every node".to_owned(),
             ExpectationSource::Domain(at) => format!("by the claim of {}", view.domain_name(at)),
             ExpectationSource::Source(at) => format!("by {}", view.reports[at].source.kind.label()),
         };
         let summary = format!("{names}: {right} {what} {by}, {number} by {}", kind.label());
-        let mut told =
+        let mut disagreement =
             new_disagreement(counted.class.clone(), DisagreementSeverity::Contradiction, summary)
                 .with_nodes(nodes)
                 .with_remedy(counted.remedy);
-        let side: Option<DisagreementSide> = match who {
+        let side: Option<DisagreementSide> = match origin {
             ExpectationSource::Person => None,
             ExpectationSource::Domain(at) => {
                 view.claim_side(at, format!("{right} {what} per node"))
@@ -118,15 +123,19 @@ fn check_counts(
             }
         };
         if let Some(side) = side {
-            told = told.with_side(side);
+            disagreement = disagreement.with_side(side);
         }
-        told = told.with_side(view.source_side(
+        disagreement = disagreement.with_side(view.source_side(
             source,
             None,
             source_basis(view, source),
             format!("{number} {what}"),
         ));
-        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(at))));
+        found.push(
+            domain.into_iter().fold(disagreement, |disagreement, at| {
+                disagreement.in_domain(view.domain_name(at))
+            }),
+        );
     }
 }
 
@@ -154,19 +163,20 @@ pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     // A framework counts the GPUs assigned to it, a communicator its members.
     let counts = |kind: SourceKind| kind.family() != SourceFamily::Frameworks;
     // A claimed node without GPUs may be intentional.
-    let numbers = numbers_by_node(view, |kind, said| said.gpus.filter(|_| counts(kind)));
+    let numbers =
+        numbers_by_node(view, |kind, node_report| node_report.gpus.filter(|_| counts(kind)));
     check_counts(view, &counted, &numbers, expected, found);
     // If every source agrees about a node, only the other nodes reveal a missing GPU. Nodes
     // without GPUs have another purpose.
-    let told: BTreeSet<NodeName> =
+    let reported: BTreeSet<NodeName> =
         found.iter().filter(|d| d.class == counted.class).flat_map(|d| d.nodes.clone()).collect();
-    let own = |kind: SourceKind, said: &NodeReport| {
-        said.gpus.filter(|gpus| counts(kind) && 0 < *gpus).map(|gpus| gpus.to_string())
+    let own = |kind: SourceKind, node_report: &NodeReport| {
+        node_report.gpus.filter(|gpus| counts(kind) && 0 < *gpus).map(|gpus| gpus.to_string())
     };
     for one in mixed_values(view, own) {
         let rare = one.1.split_last().map_or(&[][..], |(_, rare)| rare);
         let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
-        if nodes.all(|(node, _)| !told.contains(*node)) {
+        if nodes.all(|(node, _)| !reported.contains(*node)) {
             let words = ("GPU count", counted.remedy);
             found.extend(describe_mixed_values(
                 view,
@@ -193,13 +203,13 @@ pub(super) fn check_nic_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     };
     // Neighbours contain only the ends that respond. A node lists the NICs of all its networks:
     // if some support RDMA, those without it belong to another network.
-    let numbers = numbers_by_node(view, |kind, said| {
-        let all = said.nics.len();
+    let numbers = numbers_by_node(view, |kind, node_report| {
+        let all = node_report.nics.len();
         let is_rdma = |nic: &&NicReport| nic.device.as_deref().is_some_and(is_rdma_device);
         let count = match kind {
             SourceKind::Cabling => all,
             SourceKind::NodeFacts => {
-                let rdma = said.nics.iter().filter(is_rdma).count();
+                let rdma = node_report.nics.iter().filter(is_rdma).count();
                 if rdma == 0 { all } else { rdma }
             }
             _ => 0,
@@ -227,9 +237,10 @@ fn mixed_values<'s>(
 ) -> Vec<(usize, ValueShares<'s>)> {
     type NodesByValue<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
     let mut values: BTreeMap<(usize, SourceKind), NodesByValue<'s>> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
+    for (source, node, node_report) in view.node_reports() {
         let kind = view.reports[source].source.kind;
-        if let (Some(domain), Some(value)) = (view.placement.domain_of(node), of(kind, said)) {
+        if let (Some(domain), Some(value)) = (view.placement.domain_of(node), of(kind, node_report))
+        {
             let nodes = values.entry((domain, kind)).or_default().entry(value).or_default();
             nodes.push((node, source));
         }
@@ -262,20 +273,27 @@ fn describe_mixed_values(
         list_some(others.iter().map(|(value, _)| value)),
         most.0
     );
-    let mut told = new_disagreement(class, severity, summary)
+    let mut disagreement = new_disagreement(class, severity, summary)
         .in_domain(view.domain_name(*domain))
         .with_nodes(nodes);
     for (value, nodes) in values.iter().rev().take(4) {
         let source = nodes[0].1;
-        let says = format!("{}: {value}", list_nodes(nodes.iter().map(|(node, _)| *node)));
-        told = told.with_side(view.source_side(source, None, source_basis(view, source), says));
+        let statement = format!("{}: {value}", list_nodes(nodes.iter().map(|(node, _)| *node)));
+        disagreement = disagreement.with_side(view.source_side(
+            source,
+            None,
+            source_basis(view, source),
+            statement,
+        ));
     }
-    Some(told.with_remedy(remedy))
+    Some(disagreement.with_remedy(remedy))
 }
 
 /// `product-mixed` and `driver-mixed`: nodes of one domain differ.
 pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
-    for one in mixed_values(view, |_, said| said.product.as_deref().map(normalise_product)) {
+    for one in
+        mixed_values(view, |_, node_report| node_report.product.as_deref().map(normalise_product))
+    {
         let rack = view.spans_nodes(one.0) == Some(true);
         let severity =
             if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
@@ -292,7 +310,7 @@ pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             words,
         ));
     }
-    for one in mixed_values(view, |_, said| said.driver.clone()) {
+    for one in mixed_values(view, |_, node_report| node_report.driver.clone()) {
         let words =
             ("driver", "install the same driver on all nodes of the domain before comparing them");
         found.extend(describe_mixed_values(
@@ -312,11 +330,12 @@ pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
     let mut wrong: BTreeMap<ProductMismatchKey, (Vec<&NodeName>, Option<usize>, usize)> =
         BTreeMap::new();
     let mut first: BTreeMap<&NodeName, (usize, String)> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
+    for (source, node, node_report) in view.node_reports() {
         let domain = view.placement.domain_of(node);
-        let gpus = domain.and_then(|at| view.placement.domains[at].gpus_per_node).or(said.gpus);
+        let gpus =
+            domain.and_then(|at| view.placement.domains[at].gpus_per_node).or(node_report.gpus);
         let platform =
-            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, gpus));
+            node_report.product.as_deref().and_then(|name| (view.rules.platform_of)(name, gpus));
         let Some(platform) = platform else { continue };
         let claimed = domain.and_then(|at| {
             let (grouping, set) = view.placement.origin[at]?;
@@ -344,7 +363,7 @@ pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
             None => "its claim".to_owned(),
         };
         let summary = format!("{names}: {right} by {by}, GPUs of {platform} by {}", kind.label());
-        let mut told = new_disagreement(
+        let mut disagreement = new_disagreement(
             DisagreementClass::ProductAgainstClaim,
             DisagreementSeverity::Contradiction,
             summary,
@@ -358,9 +377,18 @@ pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
             None => domain.and_then(|at| view.claim_side(at, format!("platform {right}"))),
         };
         if let Some(side) = side {
-            told = told.with_side(side);
+            disagreement = disagreement.with_side(side);
         }
-        told = told.with_side(view.source_side(source, None, source_basis(view, source), platform));
-        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(at))));
+        disagreement = disagreement.with_side(view.source_side(
+            source,
+            None,
+            source_basis(view, source),
+            platform,
+        ));
+        found.push(
+            domain.into_iter().fold(disagreement, |disagreement, at| {
+                disagreement.in_domain(view.domain_name(at))
+            }),
+        );
     }
 }

@@ -69,8 +69,8 @@ pub struct ClaimsChange {
 }
 
 impl ClaimsChange {
-    fn new(kind: ClaimsChangeKind, says: String) -> Self {
-        Self { kind, domain: None, nodes: Vec::new(), says }
+    fn new(kind: ClaimsChangeKind, statement: String) -> Self {
+        Self { kind, domain: None, nodes: Vec::new(), says: statement }
     }
 
     fn with_subject<'n>(
@@ -105,9 +105,9 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     let (before, after) = (domains_by_name(old), domains_by_name(new));
     for (name, domain) in &after {
         let Some(was) = before.get(name) else {
-            let says = format!("{name} is newly claimed: {}", list_nodes(&domain.nodes));
+            let statement = format!("{name} is newly claimed: {}", list_nodes(&domain.nodes));
             changes.push(
-                ClaimsChange::new(ClaimsChangeKind::DomainAppeared, says)
+                ClaimsChange::new(ClaimsChangeKind::DomainAppeared, statement)
                     .with_subject(Some(name), &domain.nodes),
             );
             continue;
@@ -121,17 +121,18 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
             ("NICs", text(&was.nic), text(&domain.nic)),
         ];
         for (what, was, is) in facts.into_iter().filter(|(_, was, is)| was != is) {
-            let says = format!("{name}: {what} {was} before, {is} now");
+            let statement = format!("{name}: {what} {was} before, {is} now");
             changes.push(
-                ClaimsChange::new(ClaimsChangeKind::DomainChanged, says)
+                ClaimsChange::new(ClaimsChangeKind::DomainChanged, statement)
                     .with_subject(Some(name), []),
             );
         }
     }
     for (name, domain) in before.iter().filter(|(name, _)| !after.contains_key(*name)) {
-        let says = format!("{name} is no longer claimed; it had {}", list_nodes(&domain.nodes));
+        let statement =
+            format!("{name} is no longer claimed; it had {}", list_nodes(&domain.nodes));
         changes.push(
-            ClaimsChange::new(ClaimsChangeKind::DomainVanished, says)
+            ClaimsChange::new(ClaimsChangeKind::DomainVanished, statement)
                 .with_subject(Some(name), &domain.nodes),
         );
     }
@@ -160,7 +161,7 @@ fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     let (old_names, new_names) = (domains_by_name(old), domains_by_name(new));
     for ((from, to), nodes) in moves {
         let names = list_nodes(nodes.iter().copied());
-        let (kind, says, domain) = match (from, to) {
+        let (kind, statement, domain) = match (from, to) {
             // Reported with the domain itself.
             (None, Some(to)) if !old_names.contains_key(to) => continue,
             (Some(from), None) if !new_names.contains_key(from) => continue,
@@ -177,7 +178,7 @@ fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
             ),
             (None, None) => continue,
         };
-        changes.push(ClaimsChange::new(kind, says).with_subject(domain, nodes));
+        changes.push(ClaimsChange::new(kind, statement).with_subject(domain, nodes));
     }
 }
 
@@ -187,14 +188,15 @@ fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     let moves = group_moves(nodes, |n| before.leaf_of(n), |n| after.leaf_of(n));
     for ((from, to), nodes) in moves {
         let leaf = |name: Option<&str>| name.map_or("no leaf".to_owned(), |n| format!("leaf {n}"));
-        let says = format!(
+        let statement = format!(
             "{}: {} before, {} now",
             list_nodes(nodes.iter().copied()),
             leaf(from),
             leaf(to)
         );
         changes.push(
-            ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says).with_subject(None, nodes),
+            ClaimsChange::new(ClaimsChangeKind::NetworkChanged, statement)
+                .with_subject(None, nodes),
         );
     }
     if old.rails != new.rails {
@@ -202,8 +204,8 @@ fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
             let names: Vec<String> = claims.rails.iter().map(describe_rail).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
-        let says = format!("rails: {} before, {} now", names(old), names(new));
-        changes.push(ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says));
+        let statement = format!("rails: {} before, {} now", names(old), names(new));
+        changes.push(ClaimsChange::new(ClaimsChangeKind::NetworkChanged, statement));
     }
 }
 
@@ -269,15 +271,16 @@ fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     for ((_, what, before, after), nodes) in found {
         let names = list_nodes(nodes.iter().copied());
         let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
-        let says = match (what, &before, &after) {
+        let statement = match (what, &before, &after) {
             ("boot id", ..) => {
                 format!("{names} {} rebooted or replaced", is_or_are(nodes.len()))
             }
             (_, None, None) => format!("{names}: {what} changed"),
             _ => format!("{names}: {what} {} before, {} now", word(before), word(after)),
         };
-        changes
-            .push(ClaimsChange::new(ClaimsChangeKind::NodeChanged, says).with_subject(None, nodes));
+        changes.push(
+            ClaimsChange::new(ClaimsChangeKind::NodeChanged, statement).with_subject(None, nodes),
+        );
     }
 }
 
@@ -298,33 +301,43 @@ fn diff_sources(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     }
     for (key, source) in &before {
         if !after.contains_key(key) {
-            let says = format!("{source} is no longer read");
-            changes.push(ClaimsChange::new(ClaimsChangeKind::SourceVanished, says));
+            let statement = format!("{source} is no longer read");
+            changes.push(ClaimsChange::new(ClaimsChangeKind::SourceVanished, statement));
         }
     }
 }
 
 fn diff_disagreements(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     type DisagreementIdentity<'c> = (&'c DisagreementClass, Option<&'c DomainName>, &'c [NodeName]);
-    fn disagreement_identity(told: &Disagreement) -> DisagreementIdentity<'_> {
-        (&told.class, told.domain.as_ref(), &told.nodes)
+    fn disagreement_identity(disagreement: &Disagreement) -> DisagreementIdentity<'_> {
+        (&disagreement.class, disagreement.domain.as_ref(), &disagreement.nodes)
     }
     let before: BTreeSet<DisagreementIdentity<'_>> =
         old.disagreements.iter().map(disagreement_identity).collect();
     let after: BTreeSet<DisagreementIdentity<'_>> =
         new.disagreements.iter().map(disagreement_identity).collect();
-    for told in
-        new.disagreements.iter().filter(|told| !before.contains(&disagreement_identity(told)))
+    for disagreement in new
+        .disagreements
+        .iter()
+        .filter(|disagreement| !before.contains(&disagreement_identity(disagreement)))
     {
-        let says = format!("new: {} ({}): {}", told.class, told.severity, told.summary);
-        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementAppeared, says);
-        changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));
+        let statement = format!(
+            "new: {} ({}): {}",
+            disagreement.class, disagreement.severity, disagreement.summary
+        );
+        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementAppeared, statement);
+        changes.push(change.with_subject(disagreement.domain.as_ref(), &disagreement.nodes));
     }
-    for told in
-        old.disagreements.iter().filter(|told| !after.contains(&disagreement_identity(told)))
+    for disagreement in old
+        .disagreements
+        .iter()
+        .filter(|disagreement| !after.contains(&disagreement_identity(disagreement)))
     {
-        let says = format!("settled: {} ({}): {}", told.class, told.severity, told.summary);
-        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementVanished, says);
-        changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));
+        let statement = format!(
+            "settled: {} ({}): {}",
+            disagreement.class, disagreement.severity, disagreement.summary
+        );
+        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementVanished, statement);
+        changes.push(change.with_subject(disagreement.domain.as_ref(), &disagreement.nodes));
     }
 }

@@ -20,12 +20,10 @@ pub(super) struct DomainPlacement<'s> {
     /// For each, its grouping and the set in it; `None` where no domain is claimed and every node
     /// is measured by itself.
     pub(super) origin: Vec<Option<(usize, usize)>>,
-    /// The domain of every node.
     pub(super) domain_by_node: BTreeMap<&'s NodeName, usize>,
 }
 
 impl DomainPlacement<'_> {
-    /// The domain of this node.
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<usize> {
         self.domain_by_node.get(node).copied()
     }
@@ -33,7 +31,7 @@ impl DomainPlacement<'_> {
 
 /// Places the domains layer by layer.
 pub(super) fn place_domains<'s>(
-    said: &'s [SourceReport],
+    reports: &'s [SourceReport],
     groupings: &[Grouping<'s>],
     rules: &ReconcileRules<'_>,
 ) -> DomainPlacement<'s> {
@@ -83,9 +81,9 @@ pub(super) fn place_domains<'s>(
         }
     }
     if placed.domains.is_empty() {
-        place_single_nodes(said, rules, &mut names, &mut placed);
+        place_single_nodes(reports, rules, &mut names, &mut placed);
     }
-    let witnesses = NodeReportsByKind::new(said);
+    let witnesses = NodeReportsByKind::new(reports);
     for domain in &mut placed.domains {
         if domain.gpus_per_node.is_none() {
             let gpus = |node: &NodeReport| node.gpus;
@@ -116,14 +114,15 @@ pub(super) fn claimed_gpus(group: &NodeGroup) -> Option<u32> {
 /// Without a claimed domain, every node with GPUs is a domain of its own: its GPUs must reach
 /// each other.
 fn place_single_nodes<'s>(
-    said: &'s [SourceReport],
+    reports: &'s [SourceReport],
     rules: &ReconcileRules<'_>,
     names: &mut PlainNames,
     placed: &mut DomainPlacement<'s>,
 ) {
     let counted = |s: &&SourceReport| family_rank(&rules.order, s.source.kind.family()).is_some();
-    for (node, said) in said.iter().filter(counted).flat_map(|said| &said.nodes) {
-        if said.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node) {
+    for (node, node_report) in reports.iter().filter(counted).flat_map(|report| &report.nodes) {
+        if node_report.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node)
+        {
             continue;
         }
         place_single_node(node, rules, names, placed);
@@ -133,7 +132,7 @@ fn place_single_nodes<'s>(
     if !(rules.ends_at_node)(None) {
         return;
     }
-    let groups = said.iter().filter(counted).flat_map(|said| &said.groups);
+    let groups = reports.iter().filter(counted).flat_map(|report| &report.groups);
     for node in groups.filter(|group| group.kind == NodeGroupKind::Leaf).flat_map(|it| &it.nodes) {
         if !placed.domain_by_node.contains_key(node) {
             place_single_node(node, rules, names, placed);
@@ -165,10 +164,10 @@ struct NodeReportsByKind<'s> {
 }
 
 impl<'s> NodeReportsByKind<'s> {
-    fn new(said: &'s [SourceReport]) -> Self {
+    fn new(reports: &'s [SourceReport]) -> Self {
         let mut kinds: BTreeMap<(bool, SourceKind), BTreeMap<&NodeName, &NodeReport>> =
             BTreeMap::new();
-        for source in said {
+        for source in reports {
             let kind = source.source.kind;
             let nodes = kinds.entry((kind == SourceKind::NodeFacts, kind)).or_default();
             for (name, node) in &source.nodes {
@@ -185,9 +184,9 @@ impl<'s> NodeReportsByKind<'s> {
         of: impl Fn(&NodeReport) -> Option<T>,
     ) -> impl Iterator<Item = T> {
         self.kinds.iter().filter_map(move |kind| {
-            let mut said = nodes.iter().filter_map(|node| of(kind.get(node)?));
-            let first = said.next()?;
-            said.all(|next| next == first).then_some(first)
+            let mut values = nodes.iter().filter_map(|node| of(kind.get(node)?));
+            let first = values.next()?;
+            values.all(|next| next == first).then_some(first)
         })
     }
 
@@ -277,11 +276,14 @@ fn group_rail(group: &NodeGroup) -> Option<&str> {
 }
 
 /// The rails of the source with the highest priority that has any.
-pub(super) fn build_rails(said: &[SourceReport], rules: &ReconcileRules<'_>) -> Vec<ClaimedRail> {
-    let rank = |said: &&SourceReport| {
-        let kind = said.source.kind;
+pub(super) fn build_rails(
+    reports: &[SourceReport],
+    rules: &ReconcileRules<'_>,
+) -> Vec<ClaimedRail> {
+    let rank = |report: &&SourceReport| {
+        let kind = report.source.kind;
         family_rank(&rules.order, kind.family()).map(|family| (family, kind_rank(kind)))
     };
-    let tells = said.iter().filter(|s| !s.rails.is_empty() && rank(s).is_some());
-    tells.min_by_key(|s| rank(s)).map(|s| s.rails.clone()).unwrap_or_default()
+    let with_rails = reports.iter().filter(|s| !s.rails.is_empty() && rank(s).is_some());
+    with_rails.min_by_key(|s| rank(s)).map(|s| s.rails.clone()).unwrap_or_default()
 }

@@ -66,12 +66,12 @@ pub(super) fn check_domains_against_groups(
             if domains.len() < 2 {
                 continue;
             }
-            let told = if grouping.cliques {
+            let disagreement = if grouping.cliques {
                 describe_merged_cliques(view, grouping, set, &domains)
             } else {
                 describe_nested_domains(view, grouping, set, &domains)
             };
-            found.push(told);
+            found.push(disagreement);
         }
     }
 }
@@ -125,11 +125,11 @@ fn report_clique_strays(
         } else {
             "find out how these nodes are cabled (fabricgate node facts), then correct the claim"
         };
-        let told = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
+        let disagreement = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
             .in_domain(domain)
             .with_nodes(nodes)
             .with_remedy(remedy);
-        found.push(add_stray_sides(view, grouping, strays, told));
+        found.push(add_stray_sides(view, grouping, strays, disagreement));
     }
 }
 
@@ -183,11 +183,11 @@ fn report_group_strays(
     } else {
         DisagreementClass::DomainsDisagree
     };
-    let told =
+    let disagreement =
         new_disagreement(class, severity, summary).in_domain(domain).with_nodes(nodes).with_remedy(
             "query the nodes themselves (fabricgate node facts), then correct the wrong side",
         );
-    found.push(add_stray_sides(view, grouping, strays, told));
+    found.push(add_stray_sides(view, grouping, strays, disagreement));
 }
 
 /// The main domain of these sets, if it is not this one.
@@ -207,17 +207,18 @@ fn add_stray_sides(
     view: &ReconcileContext<'_>,
     grouping: &Grouping<'_>,
     strays: &StrayNodes<'_>,
-    told: Disagreement,
+    disagreement: Disagreement,
 ) -> Disagreement {
     let domain = &view.placement.domains[strays.set];
     let whole = format!("{} are {}", count_of(domain.nodes.len(), "node"), domain.name);
-    let told = view.claim_side(strays.set, whole).into_iter().fold(told, Disagreement::with_side);
+    let disagreement =
+        view.claim_side(strays.set, whole).into_iter().fold(disagreement, Disagreement::with_side);
     let parts = strays.elsewhere.iter().map(|(set, nodes)| {
         let nodes = list_nodes(nodes.iter().copied());
-        let says = format!("{nodes} in {} {}", grouping.noun(), grouping.sets[*set].name);
-        grouping.to_side(view.reports, *set, says)
+        let statement = format!("{nodes} in {} {}", grouping.noun(), grouping.sets[*set].name);
+        grouping.to_side(view.reports, *set, statement)
     });
-    parts.take(6).fold(told, Disagreement::with_side)
+    parts.take(6).fold(disagreement, Disagreement::with_side)
 }
 
 /// `merged-cliques`: one clique over several claimed domains.
@@ -257,12 +258,16 @@ fn describe_merged_cliques(
         .flat_map(|at| &view.placement.domains[*at].nodes)
         .filter(|node| grouping.set_by_node.get(node) == Some(&set))
         .collect();
-    let told = new_disagreement(DisagreementClass::MergedCliques, severity, summary).with_nodes(nodes).with_remedy(
-        "measure a copy between one node of each (fabricgate audit): either they are one domain, \
-         or tools that group by clique merge nodes that cannot reach each other",
-    );
-    let told = largest.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(*at)));
-    add_joined_sides(view, grouping, set, domains, told)
+    let disagreement = new_disagreement(DisagreementClass::MergedCliques, severity, summary)
+        .with_nodes(nodes)
+        .with_remedy(
+            "measure a copy between one node of each (fabricgate audit): either they are one \
+             domain, or tools that group by clique merge nodes that cannot reach each other",
+        );
+    let disagreement = largest
+        .into_iter()
+        .fold(disagreement, |disagreement, at| disagreement.in_domain(view.domain_name(*at)));
+    add_joined_sides(view, grouping, set, domains, disagreement)
 }
 
 /// `domains-nested`: several domains are one group of another source.
@@ -289,10 +294,10 @@ fn describe_nested_domains(
         grouping.sets[set].name,
         grouping.source.label()
     );
-    let told = new_disagreement(DisagreementClass::DomainsNested, severity, summary)
+    let disagreement = new_disagreement(DisagreementClass::DomainsNested, severity, summary)
         .in_domain(view.domain_name(domains[0]))
         .with_remedy("not a fault if the group is larger than an NVLink domain on purpose");
-    add_joined_sides(view, grouping, set, domains, told)
+    add_joined_sides(view, grouping, set, domains, disagreement)
 }
 
 fn add_joined_sides(
@@ -300,16 +305,16 @@ fn add_joined_sides(
     grouping: &Grouping<'_>,
     set: usize,
     domains: &[usize],
-    told: Disagreement,
+    disagreement: Disagreement,
 ) -> Disagreement {
     let all = count_of(grouping.sets[set].nodes.len(), "node");
-    let says = format!("{all} in {} {}", grouping.noun(), grouping.sets[set].name);
-    let told = told.with_side(grouping.to_side(view.reports, set, says));
+    let statement = format!("{all} in {} {}", grouping.noun(), grouping.sets[set].name);
+    let disagreement = disagreement.with_side(grouping.to_side(view.reports, set, statement));
     let claims = domains.iter().take(4).filter_map(|at| {
         let nodes = count_of(view.placement.domains[*at].nodes.len(), "node");
         view.claim_side(*at, format!("{nodes} are {}", view.domain_name(*at)))
     });
-    claims.fold(told, Disagreement::with_side)
+    claims.fold(disagreement, Disagreement::with_side)
 }
 
 /// `split-clique`, as a remark: a ClusterUUID with several CliqueIds that no claimed domain
@@ -339,14 +344,14 @@ pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<D
                 sets.len(),
                 count_of(nodes().count(), "node")
             );
-            let says = format!("cliques {names}");
+            let statement = format!("cliques {names}");
             found.push(
                 new_disagreement(
                     DisagreementClass::SplitClique,
                     DisagreementSeverity::Note,
                     summary,
                 )
-                .with_side(grouping.to_side(view.reports, sets[0], says))
+                .with_side(grouping.to_side(view.reports, sets[0], statement))
                 .with_remedy("group by ClusterUUID and CliqueId together"),
             );
         }
@@ -372,7 +377,7 @@ pub(super) fn check_nodes_in_two_domains(
                 is_or_are(nodes.len()),
                 grouping.source.label()
             );
-            let told = new_disagreement(
+            let disagreement = new_disagreement(
                 DisagreementClass::NodeInTwoDomains,
                 DisagreementSeverity::Contradiction,
                 summary,
@@ -382,7 +387,7 @@ pub(super) fn check_nodes_in_two_domains(
             .with_side(grouping.to_side(view.reports, second, format!("{names} in {noun} {b}")))
             .with_remedy("a node belongs to one place: correct the source");
             let domain = nodes.first().and_then(|node| view.domain_of(node));
-            found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+            found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
         }
     }
 }

@@ -55,23 +55,23 @@ impl Grouping<'_> {
     /// One side of a disagreement: the statement of this set.
     pub(super) fn to_side(
         &self,
-        said: &[SourceReport],
+        reports: &[SourceReport],
         set: usize,
-        says: impl Into<String>,
+        statement: impl Into<String>,
     ) -> DisagreementSide {
         let (source, group) = self.sets[set].groups[0];
-        build_side(said, source, group.at.clone(), group.basis.clone(), says)
+        build_side(reports, source, group.at.clone(), group.basis.clone(), statement)
     }
 }
 
 pub(super) fn build_side(
-    said: &[SourceReport],
+    reports: &[SourceReport],
     source: usize,
     at: Option<String>,
     basis: ClaimBasis,
-    says: impl Into<String>,
+    statement: impl Into<String>,
 ) -> DisagreementSide {
-    DisagreementSide { source: said[source].source.clone(), at, basis, says: says.into() }
+    DisagreementSide { source: reports[source].source.clone(), at, basis, says: statement.into() }
 }
 
 /// Rank of a family in the order; `None` if it does not count.
@@ -93,7 +93,7 @@ pub(super) fn kind_rank(kind: SourceKind) -> u8 {
 
 /// All groupings in force, highest priority first.
 pub(super) fn build_groupings<'s>(
-    said: &'s [SourceReport],
+    reports: &'s [SourceReport],
     order: &[SourceFamily],
 ) -> Vec<Grouping<'s>> {
     type GroupingKey<'s> = (NodeGroupKind, SourceKind, bool, &'s str, Option<&'s str>);
@@ -102,7 +102,7 @@ pub(super) fn build_groupings<'s>(
     // The name of a clique is global; a block of the same name in another file is a different
     // block.
     let mut named: BTreeMap<(usize, &'s str, Option<usize>), usize> = BTreeMap::new();
-    for (source, one) in said.iter().enumerate() {
+    for (source, one) in reports.iter().enumerate() {
         for group in one.groups.iter().filter(|group| group.in_force) {
             let cliques = normal_form::is_clique(group);
             // A zero UUID means no clique; it is not a clique that all share.

@@ -85,7 +85,7 @@ mod tests {
     const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 
     #[test]
-    fn cliques_are_told_from_other_names() {
+    fn cliques_are_distinguished_from_other_names() {
         let name = format!("{UUID}.32766");
         assert_eq!(parse_clique(&name), Some((UUID, "32766")));
         for other in ["block.1", UUID, "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.", "a.b"] {
@@ -97,21 +97,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_completed_or_zero_is_no_clique() {
-        let said = |uuid: &str, id: &str, state: Option<&str>| FabricReport {
+    fn incomplete_or_zero_identities_are_not_cliques() {
+        let fabric = |uuid: &str, id: &str, state: Option<&str>| FabricReport {
             cluster_uuid: Some(uuid.to_owned()),
             clique_id: Some(id.to_owned()),
             state: state.map(str::to_owned),
             ..FabricReport::default()
         };
-        assert_eq!(usable_clique(&said(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
-        assert_eq!(usable_clique(&said(UUID, "1", Some("in progress"))), None);
-        assert_eq!(usable_clique(&said("00000000-0000-0000-0000-000000000000", "1", None)), None);
-        assert_eq!(usable_clique(&said(UUID, "", None)), None);
+        assert_eq!(usable_clique(&fabric(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
+        assert_eq!(usable_clique(&fabric(UUID, "1", Some("in progress"))), None);
+        assert_eq!(usable_clique(&fabric("00000000-0000-0000-0000-000000000000", "1", None)), None);
+        assert_eq!(usable_clique(&fabric(UUID, "", None)), None);
     }
 
     #[test]
-    fn names_become_plain_and_stay_apart() {
+    fn plain_names_are_unique() {
         let mut names = PlainNames::default();
         let clique = format!("{UUID}.32766");
         assert_eq!(names.assign(&clique), clique);

@@ -34,27 +34,30 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
                 set.name,
                 domains.len()
             );
-            let says = format!("{} in one {}", count_of(set.nodes.len(), "node"), grouping.noun());
-            let mut told = new_disagreement(
+            let statement =
+                format!("{} in one {}", count_of(set.nodes.len(), "node"), grouping.noun());
+            let mut disagreement = new_disagreement(
                 DisagreementClass::ImexBeyondDomain,
                 DisagreementSeverity::Contradiction,
                 summary,
             )
             .with_nodes(nodes)
-            .with_side(grouping.to_side(view.reports, at, says))
+            .with_side(grouping.to_side(view.reports, at, statement))
             .with_remedy("place such a job in a single domain, by the clique label or the block");
             for (domain, nodes) in domains.iter().take(4) {
-                let says = format!(
+                let statement = format!(
                     "{} in {}",
                     list_nodes(nodes.iter().copied()),
                     view.domain_name(*domain)
                 );
-                told =
-                    view.claim_side(*domain, says).into_iter().fold(told, Disagreement::with_side);
+                disagreement = view
+                    .claim_side(*domain, statement)
+                    .into_iter()
+                    .fold(disagreement, Disagreement::with_side);
             }
             found.push(match main {
-                Some(main) => told.in_domain(view.domain_name(main)),
-                None => told,
+                Some(main) => disagreement.in_domain(view.domain_name(main)),
+                None => disagreement,
             });
         }
     }
@@ -76,17 +79,17 @@ pub(super) fn check_compute_domain_sizes(
             }
             let noun = grouping.noun();
             let summary = format!("{noun} {} requests {size} nodes and lists {counted}", set.name);
-            let says = format!("{size} nodes requested, {counted} listed");
-            let told =
+            let statement = format!("{size} nodes requested, {counted} listed");
+            let disagreement =
                 new_disagreement(DisagreementClass::ImexSize, DisagreementSeverity::Doubt, summary)
                     .with_nodes(named)
-                    .with_side(grouping.to_side(view.reports, at, says))
+                    .with_side(grouping.to_side(view.reports, at, statement))
                     .with_remedy(
                         "check for nodes whose IMEX daemon did not join; the field is \
                     deprecated and may be outdated",
                     );
             let domain = set.nodes.first().and_then(|node| view.domain_of(node));
-            found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+            found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
         }
     }
 }
@@ -107,10 +110,10 @@ pub(super) fn check_ready_without_clique(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
 ) {
-    for (source, said) in view.sources(&[SourceKind::ComputeDomains]) {
-        for group in said.groups.iter().filter(|group| group.kind == NodeGroupKind::Imex) {
+    for (source, report) in view.sources(&[SourceKind::ComputeDomains]) {
+        for group in report.groups.iter().filter(|group| group.kind == NodeGroupKind::Imex) {
             let empty = |node: &&NodeName| {
-                said.nodes.get(*node).is_some_and(|node| {
+                report.nodes.get(*node).is_some_and(|node| {
                     let named =
                         |id: &Option<String>| id.as_deref().is_some_and(|id| !id.is_empty());
                     is_ready(node) && !node.fabric.iter().any(|f| named(&f.clique_id))
@@ -125,29 +128,32 @@ pub(super) fn check_ready_without_clique(
                 group.scheme, group.name
             );
             let at = group.at.as_deref();
-            let says = format!("{names} ready, cliqueID empty");
-            let mut told = new_disagreement(
+            let statement = format!("{names} ready, cliqueID empty");
+            let mut disagreement = new_disagreement(
                 DisagreementClass::ReadyWithoutClique,
                 DisagreementSeverity::Contradiction,
                 summary,
             )
             .with_nodes(nodes.iter().copied())
-            .with_side(view.source_side(source, at, group.basis.clone(), says))
+            .with_side(view.source_side(source, at, group.basis.clone(), statement))
             .with_remedy(
                 "check the fabric state of these nodes; ready only means that the daemon runs",
             );
             let label = view.labels.get(first).or_else(|| view.drivers.get(first));
             if let Some(word) = label.and_then(|words| words.first()) {
                 let clique = word.1.clique().unwrap_or_else(|| "no fabric".to_owned());
-                told = told.with_side(view.fabric_side(*word, format!("{first} in {clique}")));
+                disagreement =
+                    disagreement.with_side(view.fabric_side(*word, format!("{first} in {clique}")));
             }
             if let Some(domain) = view.placement.domain_of(first) {
-                told = told.in_domain(view.domain_name(domain));
-                let says = format!("{names} in {}", view.domain_name(domain));
-                told =
-                    view.claim_side(domain, says).into_iter().fold(told, Disagreement::with_side);
+                disagreement = disagreement.in_domain(view.domain_name(domain));
+                let statement = format!("{names} in {}", view.domain_name(domain));
+                disagreement = view
+                    .claim_side(domain, statement)
+                    .into_iter()
+                    .fold(disagreement, Disagreement::with_side);
             }
-            found.push(told);
+            found.push(disagreement);
         }
     }
 }
@@ -160,8 +166,8 @@ pub(super) fn check_status_against_label(
     use super::identity::usable_clique;
     type CliqueNamePair = (String, String);
     let mut differ: BTreeMap<(usize, CliqueNamePair), Vec<&NodeName>> = BTreeMap::new();
-    for (source, said) in view.sources(&[SourceKind::ComputeDomains]) {
-        for (node, words) in &said.nodes {
+    for (source, report) in view.sources(&[SourceKind::ComputeDomains]) {
+        for (node, words) in &report.nodes {
             let Some(own) = words.fabric.iter().find_map(usable_clique) else { continue };
             let elsewhere = view.labels.get(node).into_iter().flatten();
             let mut others =
@@ -176,7 +182,7 @@ pub(super) fn check_status_against_label(
         let summary = format!(
             "{names}: clique {own} in the ComputeDomain's status, {other} in the node's label"
         );
-        let mut told = new_disagreement(
+        let mut disagreement = new_disagreement(
             DisagreementClass::ImexAgainstClique,
             DisagreementSeverity::Contradiction,
             summary,
@@ -194,9 +200,10 @@ pub(super) fn check_status_against_label(
         );
         if let Some(word) = view.labels.get(nodes[0]).and_then(|w| w.iter().find(|w| w.0 != source))
         {
-            told = told.with_side(view.fabric_side(*word, format!("{names} in {other}")));
+            disagreement =
+                disagreement.with_side(view.fabric_side(*word, format!("{names} in {other}")));
         }
         let domain = view.domain_of(nodes[0]);
-        found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+        found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
     }
 }

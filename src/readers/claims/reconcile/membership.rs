@@ -21,12 +21,12 @@ fn scheduled_nodes<'s>(
 ) -> BTreeMap<SourceFamily, (usize, BTreeSet<&'s NodeName>)> {
     let mut families: BTreeMap<SourceFamily, (usize, BTreeSet<&NodeName>)> = BTreeMap::new();
     let mut cut: BTreeSet<SourceFamily> = BTreeSet::new();
-    for (at, said) in view.sources(&SCHEDULERS).filter(|(_, said)| !said.nodes.is_empty()) {
-        let family = said.source.kind.family();
-        if !is_complete(said) {
+    for (at, report) in view.sources(&SCHEDULERS).filter(|(_, report)| !report.nodes.is_empty()) {
+        let family = report.source.kind.family();
+        if !is_complete(report) {
             cut.insert(family);
         }
-        families.entry(family).or_insert((at, BTreeSet::new())).1.extend(said.nodes.keys());
+        families.entry(family).or_insert((at, BTreeSet::new())).1.extend(report.nodes.keys());
     }
     families.retain(|family, _| !cut.contains(family));
     families
@@ -82,21 +82,21 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             if source.kind == SourceKind::Sinfo { "knows" } else { "know" },
             if nodes.len() == 1 { "" } else { "s" }
         );
-        let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
+        let statement = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
         let lacks = format!("{}, without {names}", count_of(known.len(), "node"));
-        let told = new_disagreement(
+        let disagreement = new_disagreement(
             DisagreementClass::UnknownToScheduler,
             DisagreementSeverity::Doubt,
             summary,
         )
         .with_nodes(nodes.iter().copied())
-        .with_side(grouping.to_side(view.reports, *first, says))
+        .with_side(grouping.to_side(view.reports, *first, statement))
         .with_side(view.source_side(witness, None, ClaimBasis::Asserted, lacks))
         .with_remedy(
             "correct a misspelt name, or add the nodes; Slurm hides nodes in state FUTURE",
         );
         let domain = nodes.first().and_then(|node| view.domain_of(node));
-        found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+        found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
     }
 }
 
@@ -111,18 +111,18 @@ pub(super) fn check_unplaced_nodes(view: &ReconcileContext<'_>, found: &mut Vec<
         return;
     }
     let servers = server_nodes(view);
-    for (at, said) in view.sources(&SCHEDULERS) {
+    for (at, report) in view.sources(&SCHEDULERS) {
         // If some nodes have reported GPUs or a fabric, the others have none.
-        let mut all = said.nodes.values();
+        let mut all = report.nodes.values();
         let counted = all.any(|node| node.gpus.is_some() || !node.fabric.is_empty());
-        let has_gpus = |said: &SourceReport, node: &NodeName| {
-            let gpus = said.nodes.get(node).and_then(|node| node.gpus);
+        let has_gpus = |report: &SourceReport, node: &NodeName| {
+            let gpus = report.nodes.get(node).and_then(|node| node.gpus);
             gpus.map_or(!counted, |gpus| 0 < gpus)
         };
-        let nodes: Vec<&NodeName> = said
+        let nodes: Vec<&NodeName> = report
             .nodes
             .keys()
-            .filter(|node| view.placement.domain_of(node).is_none() && has_gpus(said, node))
+            .filter(|node| view.placement.domain_of(node).is_none() && has_gpus(report, node))
             .collect();
         if nodes.is_empty() {
             continue;
@@ -143,9 +143,11 @@ fn server_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
     let claimed: BTreeSet<&str> =
         view.placement.domains.iter().filter_map(|d| d.platform.as_deref()).collect();
     let mut of: BTreeMap<&NodeName, bool> = BTreeMap::new();
-    for (_, node, said) in view.node_reports() {
-        let platform =
-            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, said.gpus));
+    for (_, node, node_report) in view.node_reports() {
+        let platform = node_report
+            .product
+            .as_deref()
+            .and_then(|name| (view.rules.platform_of)(name, node_report.gpus));
         if let Some(platform) = platform {
             let is_server = !is_rack(&platform) && !claimed.contains(platform.as_str());
             *of.entry(node).or_insert(true) &= is_server;
@@ -179,7 +181,7 @@ fn describe_unplaced_nodes(
             "add them to their block or domain, or exclude them explicitly with a claims file",
         )
     };
-    let told =
+    let disagreement =
         new_disagreement(DisagreementClass::InNoDomain, severity, format!("{listing}: {why}"))
             .with_nodes(nodes.iter().copied())
             .with_side(view.source_side(
@@ -190,7 +192,7 @@ fn describe_unplaced_nodes(
             ))
             .with_remedy(remedy);
     let without = format!("{} without them", count_of(view.placement.domains.len(), "domain"));
-    view.claim_side(0, without).into_iter().fold(told, Disagreement::with_side)
+    view.claim_side(0, without).into_iter().fold(disagreement, Disagreement::with_side)
 }
 
 fn describe_no_domain_claimed(view: &ReconcileContext<'_>) -> Disagreement {
@@ -207,19 +209,22 @@ fn describe_no_domain_claimed(view: &ReconcileContext<'_>) -> Disagreement {
         "no source claims a domain: each of {} is measured by itself{more}",
         count_of(domains.len(), "node")
     );
-    let told = new_disagreement(DisagreementClass::NoDomainClaimed, severity, summary)
+    let disagreement = new_disagreement(DisagreementClass::NoDomainClaimed, severity, summary)
         .with_remedy("claim domains in a topology file, by the clique label or in claims.toml");
-    let mut told =
-        if racks == 0 { told } else { told.with_nodes(domains.iter().flat_map(|d| &d.nodes)) };
-    for (at, said) in view.sources(&SCHEDULERS) {
-        told = told.with_side(view.source_side(
+    let mut disagreement = if racks == 0 {
+        disagreement
+    } else {
+        disagreement.with_nodes(domains.iter().flat_map(|d| &d.nodes))
+    };
+    for (at, report) in view.sources(&SCHEDULERS) {
+        disagreement = disagreement.with_side(view.source_side(
             at,
             None,
             ClaimBasis::Asserted,
-            format!("{} and no domain", count_of(said.nodes.len(), "node")),
+            format!("{} and no domain", count_of(report.nodes.len(), "node")),
         ));
     }
-    told
+    disagreement
 }
 
 /// `node-missing`: another grouping has most of a domain and lacks some of it.
@@ -246,34 +251,35 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             if origin == at || same {
                 continue;
             }
-            let (there, missing): (Vec<&NodeName>, Vec<&NodeName>) =
+            let (present, missing): (Vec<&NodeName>, Vec<&NodeName>) =
                 claimed.nodes.iter().partition(|node| grouping.set_by_node.contains_key(node));
-            if missing.is_empty() || there.len() <= missing.len() {
+            if missing.is_empty() || present.len() <= missing.len() {
                 continue;
             }
             let names = list_nodes(missing.iter().copied());
-            let (noun, who) = (grouping.noun(), grouping.source.label());
+            let (noun, label) = (grouping.noun(), grouping.source.label());
             let domain_name = &claimed.name;
             let summary = format!(
-                "{names} {} claimed in {domain_name}, but {who} has {} in no {noun}, unlike {} \
+                "{names} {} claimed in {domain_name}, but {label} has {} in no {noun}, unlike {} \
                  others of {domain_name}",
                 is_or_are(missing.len()),
                 if missing.len() == 1 { "it" } else { "them" },
-                there.len()
+                present.len()
             );
-            let set = grouping.set_by_node[there[0]];
-            let says = format!("{} in {noun} {}", list_nodes(there), grouping.sets[set].name);
-            let told = new_disagreement(
+            let set = grouping.set_by_node[present[0]];
+            let statement =
+                format!("{} in {noun} {}", list_nodes(present), grouping.sets[set].name);
+            let disagreement = new_disagreement(
                 DisagreementClass::NodeMissing,
                 DisagreementSeverity::Doubt,
                 summary,
             )
             .in_domain(&claimed.name)
             .with_nodes(missing)
-            .with_side(grouping.to_side(view.reports, set, says))
+            .with_side(grouping.to_side(view.reports, set, statement))
             .with_remedy("add the node there, or remove it from the claim");
             let claim = view.claim_side(domain, format!("{names} in {}", claimed.name));
-            found.push(claim.into_iter().fold(told, Disagreement::with_side));
+            found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
         }
     }
 }
@@ -292,16 +298,16 @@ pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Dis
             view.domain_name(home),
             if claimed.nodes.len() == 1 { "it" } else { "them" }
         );
-        let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[set].name);
-        let told =
+        let statement = format!("{names} in {} {}", grouping.noun(), grouping.sets[set].name);
+        let disagreement =
             new_disagreement(DisagreementClass::NodeExtra, DisagreementSeverity::Doubt, summary)
                 .in_domain(view.domain_name(home))
                 .with_nodes(&claimed.nodes)
-                .with_side(grouping.to_side(view.reports, set, says))
+                .with_side(grouping.to_side(view.reports, set, statement))
                 .with_remedy("add the nodes to the claim, or correct the other source");
         let size = count_of(view.placement.domains[home].nodes.len(), "node");
         let claim = view.claim_side(home, format!("{size} are {}", view.domain_name(home)));
-        found.push(claim.into_iter().fold(told, Disagreement::with_side));
+        found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
     }
 }
 
@@ -342,20 +348,21 @@ pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Di
                 if fewer { "fewer" } else { "more" },
                 few.join(", ")
             );
-            let says = format!("size {size}, {} named", grouping.sets[sets[0]].named_nodes().len());
-            let told = new_disagreement(
+            let statement =
+                format!("size {size}, {} named", grouping.sets[sets[0]].named_nodes().len());
+            let disagreement = new_disagreement(
                 DisagreementClass::DomainSize,
                 DisagreementSeverity::Doubt,
                 summary,
             )
-            .with_side(grouping.to_side(view.reports, sets[0], says))
+            .with_side(grouping.to_side(view.reports, sets[0], statement))
             .with_remedy(if fewer {
                 "check for omitted nodes"
             } else {
                 "correct the size or the list"
             });
             let one = grouping.sets[sets[0]].nodes.first().and_then(|node| view.domain_of(node));
-            found.push(one.into_iter().fold(told, Disagreement::in_domain));
+            found.push(one.into_iter().fold(disagreement, Disagreement::in_domain));
         }
     }
 }

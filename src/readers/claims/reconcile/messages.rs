@@ -69,8 +69,8 @@ pub(super) fn sort_and_merge(found: Vec<Disagreement>) -> Vec<Disagreement> {
     let mut known: BTreeMap<DisagreementMergeKey, usize> = BTreeMap::new();
     for one in found {
         // Without a node or a domain, only the sentence distinguishes causes.
-        let told = !one.nodes.is_empty() || one.domain.is_some();
-        let sentence = (!told).then(|| one.summary.clone());
+        let specific = !one.nodes.is_empty() || one.domain.is_some();
+        let sentence = (!specific).then(|| one.summary.clone());
         let key = (one.class.clone(), one.domain.clone(), one.nodes.clone(), sentence);
         match known.get(&key) {
             Some(at) => {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_and_one_cause_is_told_once_with_all_its_sides() {
+    fn the_worst_comes_first_and_one_cause_is_reported_once_with_all_sides() {
         let node = NodeName::from("n1");
         let note =
             new_disagreement(DisagreementClass::from_name("b"), DisagreementSeverity::Note, "x");
@@ -113,9 +113,9 @@ mod tests {
         let doubt =
             new_disagreement(DisagreementClass::from_name("a"), DisagreementSeverity::Doubt, "z")
                 .with_nodes([&node]);
-        let told = sort_and_merge(vec![note, doubt, bad]);
+        let merged = sort_and_merge(vec![note, doubt, bad]);
         let seen: Vec<(&str, DisagreementSeverity)> =
-            told.iter().map(|d| (d.class.as_str(), d.severity)).collect();
+            merged.iter().map(|d| (d.class.as_str(), d.severity)).collect();
         assert_eq!(
             seen,
             [("a", DisagreementSeverity::Contradiction), ("b", DisagreementSeverity::Note)]

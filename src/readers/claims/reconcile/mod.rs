@@ -105,58 +105,71 @@ const CHECKS: &[ReconcileCheck] = &[
 ];
 
 /// Drops counts above the limit and reports them: later allocations depend on such counts.
-fn drop_excess_counts(said: &mut SourceReport) {
+fn drop_excess_counts(report: &mut SourceReport) {
     let mut wrong = Vec::new();
-    let mut held = |count: &mut Option<u32>, most, of: &str, at: &Option<String>, who: &str| {
-        let told = count.and_then(|count| limits::limit_error(count.into(), most, of));
-        if let Some(why) = told {
-            *count = None;
-            wrong.push((at.clone(), format!("{who}: {why}; the number is ignored")));
-        }
-    };
-    for group in &mut said.groups {
-        let who = sanitize_text(&group.name);
-        held(&mut group.gpus_per_node, limits::MAX_GPUS_PER_NODE, "GPUs per node", &group.at, &who);
-        held(&mut group.size, limits::MAX_MEMBERS, "nodes", &group.at, &who);
+    let mut drop_excess =
+        |count: &mut Option<u32>, most, of: &str, at: &Option<String>, subject: &str| {
+            let error = count.and_then(|count| limits::limit_error(count.into(), most, of));
+            if let Some(why) = error {
+                *count = None;
+                wrong.push((at.clone(), format!("{subject}: {why}; the number is ignored")));
+            }
+        };
+    for group in &mut report.groups {
+        let subject = sanitize_text(&group.name);
+        drop_excess(
+            &mut group.gpus_per_node,
+            limits::MAX_GPUS_PER_NODE,
+            "GPUs per node",
+            &group.at,
+            &subject,
+        );
+        drop_excess(&mut group.size, limits::MAX_MEMBERS, "nodes", &group.at, &subject);
     }
-    for (node, says) in &mut said.nodes {
-        held(&mut says.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
+    for (node, node_report) in &mut report.nodes {
+        drop_excess(&mut node_report.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
     }
-    for belief in &mut said.beliefs {
-        let (most, who) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
-        held(&mut belief.ranks_per_domain, most, "ranks in one domain", &belief.at, &who);
+    for belief in &mut report.beliefs {
+        let (most, subject) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
+        drop_excess(
+            &mut belief.ranks_per_domain,
+            most,
+            "ranks in one domain",
+            &belief.at,
+            &subject,
+        );
     }
     for (at, message) in wrong {
-        push_problem(said, SourceProblemKind::TooLarge, at, message);
+        push_problem(report, SourceProblemKind::TooLarge, at, message);
     }
 }
 
 /// Combines the reports of the sources.
-pub fn reconcile_reports(said: Vec<SourceReport>, rules: &ReconcileRules<'_>) -> Claims {
-    let mut said = said;
-    said.iter_mut().for_each(drop_excess_counts);
-    let mut order: Vec<usize> = (0..said.len()).collect();
+pub fn reconcile_reports(reports: Vec<SourceReport>, rules: &ReconcileRules<'_>) -> Claims {
+    let mut reports = reports;
+    reports.iter_mut().for_each(drop_excess_counts);
+    let mut order: Vec<usize> = (0..reports.len()).collect();
     order.sort_by_key(|at| {
-        let kind = said[*at].source.kind;
+        let kind = reports[*at].source.kind;
         let family = groupings::family_rank(&rules.order, kind.family()).unwrap_or(usize::MAX);
         (family, groupings::kind_rank(kind), *at)
     });
     let mut found = Vec::new();
-    node_names::unify_names(&mut said, &order, &mut found);
-    normal_form::normalise_reports(&mut said);
-    copies::mark_copies(&mut said);
-    let nodes = node_merge::merge_nodes(&said, &order);
+    node_names::unify_names(&mut reports, &order, &mut found);
+    normal_form::normalise_reports(&mut reports);
+    copies::mark_copies(&mut reports);
+    let nodes = node_merge::merge_nodes(&reports, &order);
 
-    let groupings = groupings::build_groupings(&said, &rules.order);
-    let placed = domains::place_domains(&said, &groupings, rules);
+    let groupings = groupings::build_groupings(&reports, &rules.order);
+    let placed = domains::place_domains(&reports, &groupings, rules);
     let leaves = domains::build_leaves(&groupings, &placed, rules);
-    let rails = domains::build_rails(&said, rules);
-    let view = ReconcileContext::new(&said, &groupings, &placed, rules);
+    let rails = domains::build_rails(&reports, rules);
+    let view = ReconcileContext::new(&reports, &groupings, &placed, rules);
     CHECKS.iter().for_each(|check| check(&view, &mut found));
     let domains = single_node_domains::split_domains(placed.domains, rules.ends_at_node);
 
     let mut claims = Claims { domains, leaves, rails, nodes, ..Claims::default() };
-    for (source, one) in said.into_iter().enumerate() {
+    for (source, one) in reports.into_iter().enumerate() {
         claims.beliefs.extend(one.beliefs);
         claims
             .assertions

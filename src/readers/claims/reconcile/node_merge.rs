@@ -8,14 +8,14 @@ use model::source_report::{FabricReport, NicReport, NodeReport, SourceKind, Sour
 /// Merges the reports about single nodes. Where they differ, the node's own report has priority,
 /// then the sources in their `order`.
 pub(super) fn merge_nodes(
-    said: &[SourceReport],
+    reports: &[SourceReport],
     order: &[usize],
 ) -> BTreeMap<NodeName, NodeReport> {
-    let is_own = |at: &&usize| said[**at].source.kind == SourceKind::NodeFacts;
+    let is_own = |at: &&usize| reports[**at].source.kind == SourceKind::NodeFacts;
     let own = order.iter().filter(is_own);
     let others = order.iter().filter(|at| !is_own(at));
     let mut nodes: BTreeMap<NodeName, NodeReport> = BTreeMap::new();
-    for source in own.chain(others).map(|at| &said[*at]) {
+    for source in own.chain(others).map(|at| &reports[*at]) {
         for (name, node) in &source.nodes {
             merge_node(nodes.entry(name.clone()).or_default(), node, source);
         }
@@ -24,13 +24,13 @@ pub(super) fn merge_nodes(
 }
 
 fn merge_node(all: &mut NodeReport, node: &NodeReport, source: &SourceReport) {
-    fn first<T: Clone>(known: &mut Option<T>, said: Option<&T>) {
+    fn first<T: Clone>(known: &mut Option<T>, value: Option<&T>) {
         if known.is_none() {
-            *known = said.cloned();
+            *known = value.cloned();
         }
     }
-    fn add<T: Clone + PartialEq>(known: &mut Vec<T>, said: impl IntoIterator<Item = T>) {
-        for one in said {
+    fn add<T: Clone + PartialEq>(known: &mut Vec<T>, values: impl IntoIterator<Item = T>) {
+        for one in values {
             if !known.contains(&one) {
                 known.push(one);
             }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_itself_comes_first_and_nothing_said_is_lost() {
+    fn the_nodes_own_report_comes_first_and_no_value_is_lost() {
         let node = NodeName::from("n1");
         let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
         slurm.node_mut(&node).gpus = Some(4);

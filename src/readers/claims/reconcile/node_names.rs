@@ -16,10 +16,8 @@ use model::source_report::{ClaimBasis, SourceReport};
 /// Machines kept per name or alias: more than one is already ambiguous.
 const MAX_CANDIDATES: usize = 4;
 
-/// All names known so far.
 #[derive(Default)]
 struct KnownNodeNames {
-    /// Every name in use.
     names: BTreeSet<NodeName>,
     /// Machines by each prefix of their names that ends at a dot, in lower case.
     prefixes: BTreeMap<String, Vec<NodeName>>,
@@ -29,7 +27,6 @@ struct KnownNodeNames {
     aliases: BTreeMap<String, Vec<NodeName>>,
 }
 
-/// The meaning of a name.
 enum NodeNameMatch {
     Unique(NodeName),
     Ambiguous(Vec<NodeName>),
@@ -98,14 +95,14 @@ impl KnownNodeNames {
 
 /// Gives every machine one name in all sources. `order` is the order of their priority.
 pub(super) fn unify_names(
-    said: &mut [SourceReport],
+    reports: &mut [SourceReport],
     order: &[usize],
     found: &mut Vec<Disagreement>,
 ) {
     let mut known = KnownNodeNames::default();
     let mut unclear: BTreeMap<usize, BTreeMap<NodeName, Vec<NodeName>>> = BTreeMap::new();
     for &at in order {
-        let source = &mut said[at];
+        let source = &mut reports[at];
         let mut meant: BTreeMap<NodeName, Vec<NodeName>> = BTreeMap::new();
         let names = all_node_names(source);
         for name in names.iter().filter(|name| !known.names.contains(*name)) {
@@ -147,35 +144,34 @@ pub(super) fn unify_names(
             }
         }
     }
-    found.extend(unclear.iter().map(|(at, names)| describe_ambiguous_name(&said[*at], names)));
+    found.extend(unclear.iter().map(|(at, names)| describe_ambiguous_name(&reports[*at], names)));
 }
 
-/// Every node in a source.
-fn all_node_names(said: &SourceReport) -> BTreeSet<NodeName> {
-    let groups = said.groups.iter().flat_map(|group| &group.nodes);
-    let beliefs = said.beliefs.iter().flat_map(|belief| &belief.nodes);
-    said.nodes.keys().chain(groups).chain(beliefs).cloned().collect()
+fn all_node_names(report: &SourceReport) -> BTreeSet<NodeName> {
+    let groups = report.groups.iter().flat_map(|group| &group.nodes);
+    let beliefs = report.beliefs.iter().flat_map(|belief| &belief.nodes);
+    report.nodes.keys().chain(groups).chain(beliefs).cloned().collect()
 }
 
-fn rename_nodes(said: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>) {
+fn rename_nodes(report: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>) {
     if renamed.is_empty() {
         return;
     }
-    let lists = said.groups.iter_mut().map(|group| &mut group.nodes);
-    let lists = lists.chain(said.beliefs.iter_mut().map(|belief| &mut belief.nodes));
+    let lists = report.groups.iter_mut().map(|group| &mut group.nodes);
+    let lists = lists.chain(report.beliefs.iter_mut().map(|belief| &mut belief.nodes));
     for name in lists.flatten() {
         if let Some(machine) = renamed.get(name) {
             *name = machine.clone();
         }
     }
     for (name, machine) in renamed {
-        if let Some(mut node) = said.nodes.remove(name) {
+        if let Some(mut node) = report.nodes.remove(name) {
             // The original name stays searchable.
             let alias = name.as_str().to_owned();
             if !node.aliases.contains(&alias) {
                 node.aliases.push(alias);
             }
-            said.nodes.insert(machine.clone(), node);
+            report.nodes.insert(machine.clone(), node);
         }
     }
 }
@@ -183,22 +179,22 @@ fn rename_nodes(said: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>)
 /// `ambiguous-name`: a name that may mean several machines, or a machine that the same source
 /// already has under another name.
 fn describe_ambiguous_name(
-    said: &SourceReport,
+    report: &SourceReport,
     names: &BTreeMap<NodeName, Vec<NodeName>>,
 ) -> Disagreement {
     let of_one = |(name, machines): (&NodeName, &Vec<NodeName>)| {
         format!("{name} may be {}", list_some(machines.iter().map(NodeName::as_str)))
     };
-    let says = list_some(names.iter().map(of_one));
+    let statement = list_some(names.iter().map(of_one));
     let summary = format!(
-        "{} names {} ambiguously: {says}",
-        said.source.kind.label(),
+        "{} names {} ambiguously: {statement}",
+        report.source.kind.label(),
         list_nodes(names.keys()),
     );
     new_disagreement(DisagreementClass::AmbiguousName, DisagreementSeverity::Doubt, summary)
         .with_nodes(names.keys())
         .with_side(DisagreementSide {
-            source: said.source.clone(),
+            source: report.source.clone(),
             at: None,
             basis: ClaimBasis::Asserted,
             says: format!("existing nodes: {}", list_nodes(names.keys())),
@@ -216,16 +212,16 @@ mod tests {
     }
 
     fn source(kind: SourceKind, list: &[&str]) -> SourceReport {
-        let mut said = SourceReport::new(kind, "here");
-        said.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", "b", names(list)));
-        said
+        let mut report = SourceReport::new(kind, "here");
+        report.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", "b", names(list)));
+        report
     }
 
-    fn unified(mut said: Vec<SourceReport>) -> (Vec<Vec<NodeName>>, Vec<Disagreement>) {
+    fn unified(mut reports: Vec<SourceReport>) -> (Vec<Vec<NodeName>>, Vec<Disagreement>) {
         let mut found = Vec::new();
-        let order: Vec<usize> = (0..said.len()).collect();
-        unify_names(&mut said, &order, &mut found);
-        (said.iter().map(|s| s.groups[0].nodes.clone()).collect(), found)
+        let order: Vec<usize> = (0..reports.len()).collect();
+        unify_names(&mut reports, &order, &mut found);
+        (reports.iter().map(|s| s.groups[0].nodes.clone()).collect(), found)
     }
 
     #[test]
@@ -243,17 +239,17 @@ mod tests {
     #[test]
     fn addresses_and_hostnames_find_their_machine() {
         let first = {
-            let mut said = source(SourceKind::SlurmNodes, &["n1", "n2"]);
-            said.node_mut(&"n1".into()).aliases =
+            let mut report = source(SourceKind::SlurmNodes, &["n1", "n2"]);
+            report.node_mut(&"n1".into()).aliases =
                 vec!["10.7.0.1".to_owned(), "127.0.0.1".to_owned()];
-            said.node_mut(&"n2".into()).aliases =
+            report.node_mut(&"n2".into()).aliases =
                 vec!["10.7.0.2".to_owned(), "127.0.0.1".to_owned()];
-            said
+            report
         };
         let second = {
-            let mut said = source(SourceKind::Ray, &["10.7.0.2", "ip-7"]);
-            said.node_mut(&"ip-7".into()).aliases = vec!["N1".to_owned()];
-            said
+            let mut report = source(SourceKind::Ray, &["10.7.0.2", "ip-7"]);
+            report.node_mut(&"ip-7".into()).aliases = vec!["N1".to_owned()];
+            report
         };
         let (nodes, found) = unified(vec![first, second]);
         assert_eq!(nodes[1], names(&["n2", "n1"]));
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_two_machines_is_told_and_not_merged() {
+    fn ambiguous_names_are_reported_and_not_merged() {
         let (nodes, found) = unified(vec![
             source(SourceKind::ClaimsFile, &["n1.a", "n1.b", "n2"]),
             source(SourceKind::NodeFacts, &["n1", "n2.x", "n2.y"]),
@@ -277,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_addresses_are_no_hosts_and_shared_hostnames_no_clue() {
+    fn parts_of_addresses_are_not_hosts_and_shared_hostnames_identify_none() {
         let mut slurm = source(SourceKind::SlurmNodes, &["n1", "n2", "10.7"]);
         for node in ["n1", "n2"] {
             slurm.node_mut(&node.into()).aliases = vec!["lab".to_owned()];

@@ -17,10 +17,11 @@ pub(super) const CLIQUE_SCHEME: &str = "clique";
 const CABLE_LEAF_SCHEME: &str = "leaf";
 
 /// Brings all reports into the common form.
-pub(super) fn normalise_reports(said: &mut [SourceReport]) {
-    let yaml =
-        said.iter().any(|s| s.source.kind == SourceKind::SlurmTopologyYaml && !s.groups.is_empty());
-    for source in said {
+pub(super) fn normalise_reports(reports: &mut [SourceReport]) {
+    let yaml = reports
+        .iter()
+        .any(|s| s.source.kind == SourceKind::SlurmTopologyYaml && !s.groups.is_empty());
+    for source in reports {
         // With a topology.yaml, Slurm does not read topology.conf (topology.yaml(5)).
         if yaml && source.source.kind == SourceKind::SlurmTopologyConf && !source.groups.is_empty()
         {
@@ -42,27 +43,27 @@ pub(super) fn is_clique(group: &NodeGroup) -> bool {
         && identity::parse_clique(&group.name).is_some()
 }
 
-fn lowercase_identities(said: &mut SourceReport) {
-    for fabric in said.nodes.values_mut().flat_map(|node| &mut node.fabric) {
+fn lowercase_identities(report: &mut SourceReport) {
+    for fabric in report.nodes.values_mut().flat_map(|node| &mut node.fabric) {
         if let Some(uuid) = &mut fabric.cluster_uuid {
             uuid.make_ascii_lowercase();
         }
         // A node's own driver reports it; every other source copied the identity.
-        let reports = said.source.kind == SourceKind::NodeFacts;
-        let basis = if reports { ClaimBasis::Reported } else { ClaimBasis::Asserted };
+        let is_driver = report.source.kind == SourceKind::NodeFacts;
+        let basis = if is_driver { ClaimBasis::Reported } else { ClaimBasis::Asserted };
         fabric.basis.get_or_insert(basis);
     }
-    for group in said.groups.iter_mut().filter(|group| is_clique(group)) {
+    for group in report.groups.iter_mut().filter(|group| is_clique(group)) {
         group.name.make_ascii_lowercase();
     }
 }
 
 /// Adds the identity to members of clique groups.
-fn add_identities(said: &mut SourceReport) {
-    for group in said.groups.iter().filter(|group| group.in_force && is_clique(group)) {
+fn add_identities(report: &mut SourceReport) {
+    for group in report.groups.iter().filter(|group| group.in_force && is_clique(group)) {
         let Some((uuid, id)) = identity::parse_clique(&group.name) else { continue };
         for node in &group.nodes {
-            let fabric = &mut said.nodes.entry(node.clone()).or_default().fabric;
+            let fabric = &mut report.nodes.entry(node.clone()).or_default().fabric;
             if fabric.is_empty() {
                 fabric.push(FabricReport {
                     cluster_uuid: Some(uuid.to_owned()),
@@ -77,17 +78,21 @@ fn add_identities(said: &mut SourceReport) {
 }
 
 /// Adds clique groups of nodes whose GPUs all have one identity.
-fn add_cliques(said: &mut SourceReport) {
-    if said.groups.iter().any(is_clique) {
+fn add_cliques(report: &mut SourceReport) {
+    if report.groups.iter().any(is_clique) {
         return;
     }
     let mut cliques: BTreeMap<String, (Vec<NodeName>, &FabricReport)> = BTreeMap::new();
-    for (node, said) in &said.nodes {
-        let shown: Option<BTreeSet<String>> =
-            said.fabric.iter().map(identity::usable_clique).collect();
-        let Some(only) = shown.filter(|cliques| cliques.len() == 1) else { continue };
+    for (node, node_report) in &report.nodes {
+        let identities: Option<BTreeSet<String>> =
+            node_report.fabric.iter().map(identity::usable_clique).collect();
+        let Some(only) = identities.filter(|cliques| cliques.len() == 1) else { continue };
         for clique in only {
-            cliques.entry(clique).or_insert((Vec::new(), &said.fabric[0])).0.push(node.clone());
+            cliques
+                .entry(clique)
+                .or_insert((Vec::new(), &node_report.fabric[0]))
+                .0
+                .push(node.clone());
         }
     }
     let groups: Vec<NodeGroup> = cliques
@@ -98,18 +103,18 @@ fn add_cliques(said: &mut SourceReport) {
             ..NodeGroup::new(NodeGroupKind::Domain, CLIQUE_SCHEME, name, nodes)
         })
         .collect();
-    said.groups.extend(groups);
+    report.groups.extend(groups);
 }
 
 /// Adds leaves that only the cables of single nodes contain.
-fn add_leaves(said: &mut SourceReport) {
-    let tells = matches!(said.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
-    if !tells || said.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {
+fn add_leaves(report: &mut SourceReport) {
+    let has_cables = matches!(report.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
+    if !has_cables || report.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {
         return;
     }
     let mut leaves: BTreeMap<(&str, Option<&str>), Vec<NodeName>> = BTreeMap::new();
-    for (node, said) in &said.nodes {
-        for nic in &said.nics {
+    for (node, node_report) in &report.nodes {
+        for nic in &node_report.nics {
             let Some(leaf) = nic.leaf.as_deref() else { continue };
             let rail = nic.rail.as_deref().or(nic.device.as_deref());
             let nodes = leaves.entry((leaf, rail)).or_default();
@@ -118,7 +123,7 @@ fn add_leaves(said: &mut SourceReport) {
             }
         }
     }
-    let basis = match said.source.kind {
+    let basis = match report.source.kind {
         SourceKind::Cabling => ClaimBasis::Asserted,
         _ => ClaimBasis::Reported,
     };
@@ -130,5 +135,5 @@ fn add_leaves(said: &mut SourceReport) {
             ..NodeGroup::new(NodeGroupKind::Leaf, CABLE_LEAF_SCHEME, leaf, nodes)
         })
         .collect();
-    said.groups.extend(groups);
+    report.groups.extend(groups);
 }

@@ -38,8 +38,8 @@ pub fn is_out_state(state: &str) -> bool {
 /// `opted-out`: a mark asks to leave the node alone.
 pub(super) fn check_opt_outs(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut marks: BTreeMap<(&str, usize), Vec<&NodeName>> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
-        for mark in &said.opt_out {
+    for (source, node, node_report) in view.node_reports() {
+        for mark in &node_report.opt_out {
             marks.entry((mark, source)).or_default().push(node);
         }
     }
@@ -61,13 +61,18 @@ pub(super) fn check_opt_outs(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
 /// `out-of-service`: the scheduler does not place jobs on the node.
 pub(super) fn check_out_of_service(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut causes: BTreeMap<(usize, String), Vec<&NodeName>> = BTreeMap::new();
-    for (source, node, said) in view.node_reports() {
-        let states: Vec<&str> =
-            said.state.iter().map(String::as_str).filter(|state| is_out_state(state)).collect();
+    for (source, node, node_report) in view.node_reports() {
+        let states: Vec<&str> = node_report
+            .state
+            .iter()
+            .map(String::as_str)
+            .filter(|state| is_out_state(state))
+            .collect();
         if states.is_empty() || view.placement.domain_of(node).is_none() {
             continue;
         }
-        let reason = said.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let reason =
+            node_report.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         causes.entry((source, format!("{}{reason}", states.join("+")))).or_default().push(node);
     }
     for ((source, words), nodes) in causes {

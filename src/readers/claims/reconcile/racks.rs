@@ -47,9 +47,9 @@ fn racks_by_source<'s>(view: &ReconcileContext<'s>) -> Vec<SourceRacks<'s>> {
             racks.slots.entry(node).or_insert(slot);
         }
     };
-    for (source, node, said) in view.node_reports() {
-        if let Some(rack) = &said.rack {
-            enter(source, node, rack, said.slot.as_deref());
+    for (source, node, node_report) in view.node_reports() {
+        if let Some(rack) = &node_report.rack {
+            enter(source, node, rack, node_report.slot.as_deref());
         }
     }
     for grouping in view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Rack) {
@@ -67,13 +67,13 @@ impl SourceRacks<'_> {
         &self,
         view: &ReconcileContext<'_>,
         node: &NodeName,
-        says: String,
+        statement: String,
     ) -> DisagreementSide {
         let basis = match self.kind {
             SourceKind::NodeFacts => ClaimBasis::Reported,
             _ => ClaimBasis::Asserted,
         };
-        view.source_side(self.position_by_node[node].1, None, basis, says)
+        view.source_side(self.position_by_node[node].1, None, basis, statement)
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                 one.kind.label(),
                 one.names[main]
             );
-            let told = new_disagreement(
+            let disagreement = new_disagreement(
                 DisagreementClass::RackAgainstDomain,
                 DisagreementSeverity::Doubt,
                 summary,
@@ -119,7 +119,7 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                 "NVLink ends at the rack on such platforms: find the location of these nodes",
             );
             let claim = view.claim_side(strays.set, format!("{names} in {domain}"));
-            found.push(claim.into_iter().fold(told, Disagreement::with_side));
+            found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
         }
     }
 }

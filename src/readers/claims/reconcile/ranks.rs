@@ -23,8 +23,11 @@ fn parse_rank(text: &str) -> Option<u64> {
 fn ranked_sources<'s>(
     view: &ReconcileContext<'s>,
 ) -> impl Iterator<Item = (usize, &'s SourceReport)> {
-    let said: &'s [SourceReport] = view.reports;
-    said.iter().enumerate().filter(|(_, s)| s.nodes.values().any(|node| node.topo_rank.is_some()))
+    let reports: &'s [SourceReport] = view.reports;
+    reports
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| s.nodes.values().any(|node| node.topo_rank.is_some()))
 }
 
 fn describe_rank_problem(
@@ -33,28 +36,28 @@ fn describe_rank_problem(
     class: DisagreementClass,
     severity: DisagreementSeverity,
     nodes: &[&NodeName],
-    (summary, says): (String, String),
+    (summary, statement): (String, String),
 ) -> Disagreement {
-    let told = new_disagreement(class, severity, summary)
+    let disagreement = new_disagreement(class, severity, summary)
         .with_nodes(nodes.iter().copied())
-        .with_side(view.source_side(source, Some("topo_rank"), ClaimBasis::Asserted, says))
+        .with_side(view.source_side(source, Some("topo_rank"), ClaimBasis::Asserted, statement))
         .with_remedy("give every node a unique rank above 0, ascending within each domain");
     // In one domain only if all of them are.
     let domains: BTreeSet<Option<usize>> =
         nodes.iter().map(|node| view.placement.domain_of(node)).collect();
     match domains.first() {
-        Some(Some(at)) if domains.len() == 1 => told.in_domain(view.domain_name(*at)),
-        _ => told,
+        Some(Some(at)) if domains.len() == 1 => disagreement.in_domain(view.domain_name(*at)),
+        _ => disagreement,
     }
 }
 
 /// `topo-rank-duplicate`: two nodes with the same rank.
 pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked_sources(view) {
+    for (source, report) in ranked_sources(view) {
         let mut ranks: BTreeMap<u64, Vec<&NodeName>> = BTreeMap::new();
-        for (node, words) in &said.nodes {
+        for (node, node_report) in &report.nodes {
             if let Some(rank) =
-                words.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank)
+                node_report.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank)
             {
                 ranks.entry(rank).or_default().push(node);
             }
@@ -70,7 +73,7 @@ pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec
         let pairs = list_some(pairs);
         let summary = format!(
             "topo_rank is not unique by {}: {pairs}; ranks of a job collide",
-            said.source.kind.label()
+            report.source.kind.label()
         );
         let severity = DisagreementSeverity::Contradiction;
         found.push(describe_rank_problem(
@@ -87,13 +90,13 @@ pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec
 /// `topo-rank-unusable`: 0 or not a number; `topo-rank-missing`: absent, where other nodes have
 /// one.
 pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked_sources(view) {
+    for (source, report) in ranked_sources(view) {
         let mut bad: Vec<(&NodeName, &str)> = Vec::new();
         let mut missing: Vec<&NodeName> = Vec::new();
-        for (node, words) in &said.nodes {
-            match words.topo_rank.as_deref() {
+        for (node, node_report) in &report.nodes {
+            match node_report.topo_rank.as_deref() {
                 // A head node without GPUs runs no rank.
-                None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
+                None if node_report.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
                 Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => {
                     bad.push((node, text));
@@ -101,13 +104,13 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
                 Some(_) => {}
             }
         }
-        let who = said.source.kind.label();
+        let label = report.source.kind.label();
         if !bad.is_empty() {
-            let says = list_some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
+            let statement = list_some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
             let nodes: Vec<&NodeName> = bad.iter().map(|(node, _)| *node).collect();
             let summary = format!(
-                "topo_rank of {} {} no rank by {who}: {says}; Ray drops a 0, and a non-numeric \
-                value has no order",
+                "topo_rank of {} {} no rank by {label}: {statement}; Ray drops a 0, and a \
+                non-numeric value has no order",
                 list_nodes(nodes.iter().copied()),
                 is_or_are(nodes.len())
             );
@@ -118,23 +121,23 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
                 DisagreementClass::TopoRankUnusable,
                 severity,
                 &nodes,
-                (summary, says),
+                (summary, statement),
             ));
         }
         if !missing.is_empty() {
             let names = list_nodes(missing.iter().copied());
             let summary = format!(
-                "{names} {} no topo_rank by {who}, but others have one: Ray silently drops a 0",
+                "{names} {} no topo_rank by {label}, but others have one: Ray silently drops a 0",
                 if missing.len() == 1 { "has" } else { "have" }
             );
-            let words = (summary, format!("no topo_rank for {names}"));
+            let texts = (summary, format!("no topo_rank for {names}"));
             found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankMissing,
                 DisagreementSeverity::Doubt,
                 &missing,
-                words,
+                texts,
             ));
         }
     }
@@ -188,38 +191,40 @@ fn find_split_domains<'s>(
 /// `topo-rank-order`: domains that interleave, or an order within a domain that differs from the
 /// claim.
 pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked_sources(view) {
+    for (source, report) in ranked_sources(view) {
         let mut ranks: Vec<(u64, usize, &NodeName)> = Vec::new();
-        for (node, words) in &said.nodes {
-            if let (Some(rank), Some(domain)) =
-                (words.topo_rank.as_deref().and_then(parse_rank), view.placement.domain_of(node))
-            {
+        for (node, node_report) in &report.nodes {
+            if let (Some(rank), Some(domain)) = (
+                node_report.topo_rank.as_deref().and_then(parse_rank),
+                view.placement.domain_of(node),
+            ) {
                 ranks.push((rank, domain, node));
             }
         }
         ranks.sort_unstable();
         let (torn, nodes) = find_split_domains(&ranks);
-        let who = said.source.kind.label();
+        let label = report.source.kind.label();
         if let Some(torn_first) = torn.first().copied() {
             let names = list_some(torn.iter().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
-                "in the order of topo_rank by {who}, {names} {} in several pieces, because of \
+                "in the order of topo_rank by {label}, {names} {} in several pieces, because of \
                  the ranks of {}: adjacent ranks are not adjacent in NVLink",
                 if torn.len() == 1 { "comes" } else { "come" },
                 list_nodes(nodes.iter().copied())
             );
-            let says = format!("{} separated from their domain", list_nodes(nodes.iter().copied()));
-            let told = describe_rank_problem(
+            let statement =
+                format!("{} separated from their domain", list_nodes(nodes.iter().copied()));
+            let disagreement = describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankOrder,
                 DisagreementSeverity::Doubt,
                 &nodes,
-                (summary, says),
+                (summary, statement),
             );
-            let says = format!("{} is one domain", view.domain_name(torn_first));
-            let claim = view.claim_side(torn_first, says);
-            found.push(claim.into_iter().fold(told, Disagreement::with_side));
+            let statement = format!("{} is one domain", view.domain_name(torn_first));
+            let claim = view.claim_side(torn_first, statement);
+            found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
         }
         let by_node: BTreeMap<&NodeName, u64> =
             ranks.iter().map(|(rank, _, node)| (*node, *rank)).collect();
@@ -239,16 +244,17 @@ pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             let nodes: Vec<&NodeName> =
                 turned.iter().flat_map(|at| &view.placement.domains[*at].nodes).collect();
             let summary = format!(
-                "topo_rank by {who} does not follow the order in which the nodes of {names} are claimed"
+                "topo_rank by {label} does not follow the order in which the nodes of {names} are \
+                claimed"
             );
-            let says = "another order within the domain".to_owned();
+            let statement = "another order within the domain".to_owned();
             found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankOrder,
                 DisagreementSeverity::Note,
                 &nodes,
-                (summary, says),
+                (summary, statement),
             ));
         }
     }

@@ -65,7 +65,7 @@ pub(super) fn check_file_against_controller(
             })
             .collect();
         let Some(first) = differ.first() else { continue };
-        let said = |grouping: &Grouping<'_>| {
+        let placement = |grouping: &Grouping<'_>| {
             let noun = grouping.noun();
             match set_name_of_node(grouping, first) {
                 Some(name) => format!("{first} in {noun} {name}"),
@@ -79,17 +79,17 @@ pub(super) fn check_file_against_controller(
             file.source.label(),
             list_nodes(differ.iter().copied())
         );
-        let told = new_disagreement(
+        let disagreement = new_disagreement(
             DisagreementClass::FileNotInForce,
             DisagreementSeverity::Contradiction,
             summary,
         )
         .with_nodes(differ.iter().copied())
-        .with_side(file.to_side(view.reports, set(file), said(file)))
-        .with_side(live.to_side(view.reports, set(live), said(live)))
+        .with_side(file.to_side(view.reports, set(file), placement(file)))
+        .with_side(live.to_side(view.reports, set(live), placement(live)))
         .with_remedy("run scontrol reconfigure, or update the file");
         let domain = view.domain_of(first);
-        found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+        found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
     }
 }
 
@@ -123,7 +123,7 @@ pub(super) fn check_overrides_against_file(
             file.source.label()
         );
         let file_set = file.set_by_node.get(nodes[0]).copied().unwrap_or(0);
-        let told = new_disagreement(
+        let disagreement = new_disagreement(
             DisagreementClass::TopologyOverride,
             DisagreementSeverity::Doubt,
             summary,
@@ -136,7 +136,7 @@ pub(super) fn check_overrides_against_file(
                 to the file, or revert it",
         );
         let domain = view.domain_of(nodes[0]);
-        found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+        found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));
     }
 }
 
@@ -144,9 +144,10 @@ pub(super) fn check_overrides_against_file(
 pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     const KEY: &str = "SwitchType";
     let config =
-        view.sources(&[SourceKind::SlurmConfig]).find(|(_, said)| !said.settings.is_empty());
-    let Some((source, said)) = config else { return };
-    let value = said.settings.iter().find(|(key, _)| key.eq_ignore_ascii_case(KEY)).map(|(_, v)| v);
+        view.sources(&[SourceKind::SlurmConfig]).find(|(_, report)| !report.settings.is_empty());
+    let Some((source, report)) = config else { return };
+    let value =
+        report.settings.iter().find(|(key, _)| key.eq_ignore_ascii_case(KEY)).map(|(_, v)| v);
     if value.is_some_and(|value| value.to_lowercase().contains("nvidia_imex")) {
         return;
     }
@@ -168,7 +169,7 @@ pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Dis
          channel from Slurm",
         count_of(racks.len(), "block")
     );
-    let told =
+    let disagreement =
         new_disagreement(DisagreementClass::ImexPluginUnset, DisagreementSeverity::Note, summary)
             .with_side(view.source_side(
                 source,
@@ -181,5 +182,5 @@ pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Dis
             way (one for all users, by a prolog)",
             );
     let claim = view.claim_side(*first, format!("{} is one domain", view.domain_name(*first)));
-    found.push(claim.into_iter().fold(told, Disagreement::with_side));
+    found.push(claim.into_iter().fold(disagreement, Disagreement::with_side));
 }

@@ -169,11 +169,11 @@ fn add_job(
         })?),
     };
     let command = columns.command.map_or("", |at| fields[at]);
-    let asked = own.filter(|own| 0 < *own).or_else(|| segment_from_command(command));
+    let requested = own.filter(|own| 0 < *own).or_else(|| segment_from_command(command));
     // A job that fits into one segment is not divided and needs only its own nodes.
-    let segment = asked.unwrap_or(block).min(nodes).max(1);
+    let segment = requested.unwrap_or(block).min(nodes).max(1);
     found.jobs += 1;
-    found.with_segment += u64::from(asked.is_some());
+    found.with_segment += u64::from(requested.is_some());
     *found.node_seconds.entry(segment).or_default() += f64::from(nodes) * elapsed as f64;
     Ok(())
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_accounting_is_told_with_its_line() {
+    fn invalid_accounting_is_reported_with_its_line() {
         assert!(error_text("").starts_with("1: the file is empty, expected"));
         assert!(error_text("JobID NNodes\n").starts_with("1: no column NNodes, expected a header"));
         assert!(error_text("JobID|NNodes\n").starts_with("1: no column ElapsedRaw, expected"));

@@ -140,12 +140,19 @@ mod tests {
                     block: b\n      - {block: c, nodes: 'n[5,6]'}\n      - block: d\n        nodes: >\n          n7\n      \
                     - block: e\n        nodes: [n8, n9]\n      - block: f\n      - block: g\n        nodes: &x n10\n";
         let found = find_in_yaml(text);
-        let told = lists(text, &found);
+        let found_lists = lists(text, &found);
         let expected = [Ok("n[1-2]"), Ok("n[3-4]"), Ok("n[5,6]")];
-        assert_eq!(told.iter().take(3).map(|it| it.1).collect::<Vec<_>>(), expected, "{told:?}");
-        assert!(told[3].1.is_err() && told[4].1.is_err() && told[5].1.is_err(), "{told:?}");
+        assert_eq!(
+            found_lists.iter().take(3).map(|it| it.1).collect::<Vec<_>>(),
+            expected,
+            "{found_lists:?}"
+        );
+        assert!(
+            found_lists[3].1.is_err() && found_lists[4].1.is_err() && found_lists[5].1.is_err(),
+            "{found_lists:?}"
+        );
         assert_eq!((found[0].line, found[0].topology.as_deref()), (8, Some("t")));
-        if let Ok(list) = told[6].1 {
+        if let Ok(list) = found_lists[6].1 {
             assert_eq!(list, "n10");
         }
     }
@@ -155,15 +162,15 @@ mod tests {
         let text = "# BlockName=old Nodes=n0\nblockname=a Nodes=n[1-2] # n3\nBlockName = b \\\n  nodes = n[3-4]\n\
                     BlockName=c\nBlockName=d Nodes=n[5-\\\n6]\nInclude more.conf\nBlockSizes=2\n";
         let (found, includes) = find_in_conf(text);
-        let told: Vec<_> = lists(text, &found).into_iter().map(|it| it.1.ok()).collect();
-        assert_eq!(told, [Some("n[1-2]"), Some("n[3-4]"), None, None]);
+        let found_lists: Vec<_> = lists(text, &found).into_iter().map(|it| it.1.ok()).collect();
+        assert_eq!(found_lists, [Some("n[1-2]"), Some("n[3-4]"), None, None]);
         assert_eq!(found[1].line, 4);
         assert_eq!(includes, ["Include more.conf"]);
     }
 
     proptest! {
         #[test]
-        fn any_text_has_places_inside_it(text in "(- topology: t\n  block:\n    blocks:\n)?[ \t\r\n#'\"\\\\\\-:,\\[\\]a-f=éN]{0,60}") {
+        fn spans_lie_inside_any_text(text in "(- topology: t\n  block:\n    blocks:\n)?[ \t\r\n#'\"\\\\\\-:,\\[\\]a-f=éN]{0,60}") {
             let (conf, _) = find_in_conf(&text);
             for place in find_in_yaml(&text).into_iter().chain(conf) {
                 if let Ok(list) = place.list {

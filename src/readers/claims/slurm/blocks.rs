@@ -44,11 +44,11 @@ impl SlurmBlockTopology<'_> {
     }
 
     /// Adds the groups of these blocks, and remarks about them.
-    pub(super) fn add_to_report(&self, said: &mut SourceReport, blocks: Vec<SlurmBlock>) {
+    pub(super) fn add_to_report(&self, report: &mut SourceReport, blocks: Vec<SlurmBlock>) {
         let begin = self.note_prefix();
-        if self.check_sizes(said) && self.in_force && !self.sizes.is_empty() {
+        if self.check_sizes(report) && self.in_force && !self.sizes.is_empty() {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
-            said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
+            report.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
         }
         let mut names = HashSet::new();
         let mut kept = Vec::new();
@@ -60,19 +60,19 @@ impl SlurmBlockTopology<'_> {
                     "{begin}block {} is defined twice; Slurm rejects that, the first one is used",
                     block.name
                 );
-                said.push_problem(SourceProblemKind::Contradictory, block.at, message);
+                report.push_problem(SourceProblemKind::Contradictory, block.at, message);
             }
         }
         if kept.is_empty() {
-            said.push_problem(
+            report.push_problem(
                 SourceProblemKind::Incomplete,
                 self.sizes_at.clone(),
                 format!("{begin}no block is defined"),
             );
             return;
         }
-        self.add_notes(said, &kept);
-        self.add_overlaps(said, &kept);
+        self.add_notes(report, &kept);
+        self.add_overlaps(report, &kept);
         for block in kept {
             let Some(nodes) = block.nodes else { continue };
             let mut group = NodeGroup::new(NodeGroupKind::Domain, "block", block.name, nodes);
@@ -81,12 +81,12 @@ impl SlurmBlockTopology<'_> {
             group.size = block.size.or_else(|| self.base_size());
             group.basis = block.basis;
             group.at = Some(block.at);
-            said.groups.push(group);
+            report.groups.push(group);
         }
     }
 
     /// Whether each further size is the base size times a power of two.
-    fn check_sizes(&self, said: &mut SourceReport) -> bool {
+    fn check_sizes(&self, report: &mut SourceReport) -> bool {
         let Some(base) = self.sizes.first() else { return true };
         let fits =
             |size: &u32| size.checked_rem(*base) == Some(0) && (size / base).is_power_of_two();
@@ -102,17 +102,17 @@ impl SlurmBlockTopology<'_> {
                     wrong.join(", ")
                 )
             };
-            said.push_problem(SourceProblemKind::Contradictory, self.sizes_at.clone(), message);
+            report.push_problem(SourceProblemKind::Contradictory, self.sizes_at.clone(), message);
         }
         wrong.is_empty()
     }
 
     /// Adds remarks about empty blocks, incomplete blocks, and spare nodes.
-    fn add_notes(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
+    fn add_notes(&self, report: &mut SourceReport, blocks: &[SlurmBlock]) {
         let begin = self.note_prefix();
         if 1 < self.sizes.len() {
             let sizes: Vec<String> = self.sizes[1..].iter().map(u32::to_string).collect();
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{begin}aggregates of {} nodes are for scheduling, they are not domains",
                 sizes.join(", ")
             ));
@@ -128,25 +128,25 @@ impl SlurmBlockTopology<'_> {
                 }
                 continue;
             };
-            let told = format!("{} ({count})", block.name);
+            let sized_name = format!("{} ({count})", block.name);
             match u64::from(size).cmp(&(count as u64)) {
                 _ if count == 0 => empty.push(&block.name),
-                std::cmp::Ordering::Greater => fewer.entry(size).or_default().push(told),
-                std::cmp::Ordering::Less => more.entry(size).or_default().push(told),
+                std::cmp::Ordering::Greater => fewer.entry(size).or_default().push(sized_name),
+                std::cmp::Ordering::Less => more.entry(size).or_default().push(sized_name),
                 std::cmp::Ordering::Equal => {}
             }
         }
         if !empty.is_empty() {
-            said.notes.push(format!("{begin}blocks without nodes: {}", list_some(empty)));
+            report.notes.push(format!("{begin}blocks without nodes: {}", list_some(empty)));
         }
         for (size, blocks) in fewer {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{begin}fewer nodes than the base block size {size}: {}",
                 list_some(blocks.iter().map(String::as_str))
             ));
         }
         for (size, blocks) in more {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{begin}spare nodes above the base block size {size}: {}",
                 list_some(blocks.iter().map(String::as_str))
             ));
@@ -154,7 +154,7 @@ impl SlurmBlockTopology<'_> {
     }
 
     /// Reports nodes in two blocks.
-    fn add_overlaps(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
+    fn add_overlaps(&self, report: &mut SourceReport, blocks: &[SlurmBlock]) {
         let mut owners: HashMap<&NodeName, usize> = HashMap::new();
         let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
         for (index, block) in blocks.iter().enumerate() {
@@ -176,7 +176,11 @@ impl SlurmBlockTopology<'_> {
                 blocks[first].name,
                 blocks[second].name
             );
-            said.push_problem(SourceProblemKind::Contradictory, blocks[second].at.clone(), message);
+            report.push_problem(
+                SourceProblemKind::Contradictory,
+                blocks[second].at.clone(),
+                message,
+            );
         }
     }
 }
@@ -202,22 +206,22 @@ mod tests {
         }
     }
 
-    fn say(sizes: &[u32], blocks: Vec<SlurmBlock>) -> SourceReport {
-        let mut said = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
+    fn report_of(sizes: &[u32], blocks: Vec<SlurmBlock>) -> SourceReport {
+        let mut report = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
         let sizes_at = Some("f:sizes".to_owned());
         SlurmBlockTopology { topology: None, in_force: true, sizes: sizes.to_vec(), sizes_at }
-            .add_to_report(&mut said, blocks);
-        said
+            .add_to_report(&mut report, blocks);
+        report
     }
 
     #[test]
-    fn empty_short_and_long_blocks_are_told_apart() {
-        let said = say(
+    fn empty_short_and_long_blocks_are_distinguished() {
+        let report = report_of(
             &[3, 6],
             vec![block("a", "n[1-3]"), block("b", "n[4-7]"), block("c", "n8"), block("d", "")],
         );
         assert_eq!(
-            said.notes,
+            report.notes,
             [
                 "aggregates of 6 nodes are for scheduling, they are not domains",
                 "blocks without nodes: d",
@@ -225,14 +229,14 @@ mod tests {
                 "spare nodes above the base block size 3: b (4)",
             ]
         );
-        assert!(said.problems.is_empty());
-        assert!(said.groups.iter().all(|g| g.size == Some(3) && g.kind == NodeGroupKind::Domain));
-        assert_eq!(said.groups.iter().map(|g| g.nodes.len()).collect::<Vec<_>>(), [3, 4, 1, 0]);
+        assert!(report.problems.is_empty());
+        assert!(report.groups.iter().all(|g| g.size == Some(3) && g.kind == NodeGroupKind::Domain));
+        assert_eq!(report.groups.iter().map(|g| g.nodes.len()).collect::<Vec<_>>(), [3, 4, 1, 0]);
     }
 
     #[test]
     fn the_sizes_of_all_levels_are_kept() {
-        let of = |sizes: &[u32]| say(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
+        let of = |sizes: &[u32]| report_of(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
         assert_eq!(of(&[6, 12]).as_deref(), Some("6,12"));
         assert_eq!(of(&[6]).as_deref(), Some("6"));
         assert_eq!(of(&[]), None);
@@ -249,32 +253,32 @@ mod tests {
             (&[16, 4], true),
             (&[0, 4], true),
         ] {
-            let said = say(sizes, vec![block("a", "n1")]);
-            let found = said.problems.iter().any(|p| p.kind == SourceProblemKind::Contradictory);
-            assert_eq!(found, refused, "{sizes:?}: {:?}", said.problems);
-            assert_eq!(said.groups.len(), 1);
+            let report = report_of(sizes, vec![block("a", "n1")]);
+            let found = report.problems.iter().any(|p| p.kind == SourceProblemKind::Contradictory);
+            assert_eq!(found, refused, "{sizes:?}: {:?}", report.problems);
+            assert_eq!(report.groups.len(), 1);
         }
     }
 
     #[test]
     fn a_node_in_two_blocks_stays_in_both_and_is_named() {
-        let said = say(&[], vec![block("a", "n[1-19]"), block("b", "n[18-36]")]);
-        assert_eq!(said.problems.len(), 1);
-        assert_eq!(said.problems[0].message, "n[18-19] are in two blocks, a and b");
-        assert_eq!(said.problems[0].at.as_deref(), Some("f:b"));
-        assert_eq!(said.groups.iter().map(|g| g.nodes.len()).sum::<usize>(), 38);
+        let report = report_of(&[], vec![block("a", "n[1-19]"), block("b", "n[18-36]")]);
+        assert_eq!(report.problems.len(), 1);
+        assert_eq!(report.problems[0].message, "n[18-19] are in two blocks, a and b");
+        assert_eq!(report.problems[0].at.as_deref(), Some("f:b"));
+        assert_eq!(report.groups.iter().map(|g| g.nodes.len()).sum::<usize>(), 38);
     }
 
     #[test]
     fn the_first_of_two_blocks_of_one_name_counts() {
-        let said = say(&[], vec![block("a", "n1"), block("a", "n2")]);
-        assert_eq!(said.groups.len(), 1);
-        assert_eq!(said.groups[0].nodes, [NodeName::from("n1")]);
-        assert!(said.problems[0].message.contains("defined twice"));
+        let report = report_of(&[], vec![block("a", "n1"), block("a", "n2")]);
+        assert_eq!(report.groups.len(), 1);
+        assert_eq!(report.groups[0].nodes, [NodeName::from("n1")]);
+        assert!(report.problems[0].message.contains("defined twice"));
     }
 
     #[test]
-    fn no_block_at_all_is_no_success() {
-        assert_eq!(say(&[18], Vec::new()).problems[0].kind, SourceProblemKind::Incomplete);
+    fn no_block_at_all_is_incomplete() {
+        assert_eq!(report_of(&[18], Vec::new()).problems[0].kind, SourceProblemKind::Incomplete);
     }
 }

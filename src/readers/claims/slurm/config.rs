@@ -39,7 +39,6 @@ const KEPT_SETTINGS: &[&str] = &[
     "TopologyPlugin",
 ];
 
-/// First words of the output.
 const HEADER: &str = "Configuration data as of";
 
 /// Whether a text is the output of `scontrol show config`.
@@ -60,34 +59,36 @@ fn parse_setting(line: &str) -> Option<(&str, &str)> {
 
 /// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmConfig, place);
+    let mut report = SourceReport::new(SourceKind::SlurmConfig, place);
     for (index, line) in strip_bom(text).lines().enumerate() {
         if line.starts_with("Slurmctld(") && line.trim_end().ends_with("is DOWN") {
             let at = SlurmTextPosition::new(place, index + 1, 1).to_string();
-            said.push_problem(SourceProblemKind::Unreachable, at, line.trim().to_owned());
+            report.push_problem(SourceProblemKind::Unreachable, at, line.trim().to_owned());
         }
         let Some((name, value)) = parse_setting(line) else { continue };
         // `SlurmctldHost[0]`, `SlurmctldHost[1]`: the controller and its backups.
         let base = name.split('[').next().unwrap_or(name);
         if KEPT_SETTINGS.contains(&base) {
-            said.settings.insert(name.to_owned(), value.to_owned());
+            report.settings.insert(name.to_owned(), value.to_owned());
         }
     }
-    if said.settings.is_empty() {
+    if report.settings.is_empty() {
         let message = "none of the expected settings found; the controller may not have answered";
-        said.push_problem(SourceProblemKind::Incomplete, None, message);
-        return said;
+        report.push_problem(SourceProblemKind::Incomplete, None, message);
+        return report;
     }
-    match said.settings.get("SwitchType").map(String::as_str) {
+    match report.settings.get("SwitchType").map(String::as_str) {
         Some(kind) if kind.contains("nvidia_imex") => {
-            said.notes.push(format!("Slurm assigns IMEX channels to jobs (SwitchType={kind})"));
+            report.notes.push(format!("Slurm assigns IMEX channels to jobs (SwitchType={kind})"));
         }
         Some(kind) => {
-            said.notes.push(format!("Slurm assigns no IMEX channels to jobs (SwitchType={kind})"));
+            report
+                .notes
+                .push(format!("Slurm assigns no IMEX channels to jobs (SwitchType={kind})"));
         }
         None => {}
     }
-    said
+    report
 }
 
 #[cfg(test)]
@@ -112,28 +113,28 @@ mod tests {
         Slurmctld(primary) at head is UP\n";
 
     #[test]
-    fn settings_that_matter_are_taken_over_and_no_others() {
+    fn only_the_relevant_settings_are_kept() {
         assert!(recognises(TEXT));
-        let said = read("scontrol show config", TEXT);
-        assert_eq!(said.settings["TopologyPlugin"], "topology/block");
-        assert_eq!(said.settings["SlurmctldHost[1]"], "spare");
-        assert_eq!(said.settings["SwitchParameters"], "imex_channel_count=2048");
-        assert_eq!(said.settings["RebootProgram"], "(null)");
-        assert!(!said.settings.contains_key("AccountingStorageUser"));
-        assert!(said.problems.is_empty());
+        let report = read("scontrol show config", TEXT);
+        assert_eq!(report.settings["TopologyPlugin"], "topology/block");
+        assert_eq!(report.settings["SlurmctldHost[1]"], "spare");
+        assert_eq!(report.settings["SwitchParameters"], "imex_channel_count=2048");
+        assert_eq!(report.settings["RebootProgram"], "(null)");
+        assert!(!report.settings.contains_key("AccountingStorageUser"));
+        assert!(report.problems.is_empty());
         assert_eq!(
-            said.notes,
+            report.notes,
             ["Slurm assigns IMEX channels to jobs (SwitchType=switch/nvidia_imex)"]
         );
     }
 
     #[test]
-    fn a_missing_imex_plugin_and_a_dead_controller_are_said() {
+    fn a_missing_imex_plugin_and_a_dead_controller_are_reported() {
         let text = TEXT.replace("switch/nvidia_imex", "(null)").replace("is UP", "is DOWN");
-        let said = read("f", &text);
-        assert_eq!(said.notes, ["Slurm assigns no IMEX channels to jobs (SwitchType=(null))"]);
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Unreachable);
-        assert_eq!(said.problems[0].at.as_deref(), Some("f:18:1"));
+        let report = read("f", &text);
+        assert_eq!(report.notes, ["Slurm assigns no IMEX channels to jobs (SwitchType=(null))"]);
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Unreachable);
+        assert_eq!(report.problems[0].at.as_deref(), Some("f:18:1"));
     }
 
     #[test]

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_no_gpus() {
+    fn mig_slices_are_not_gpus() {
         assert_eq!(from_gres("gpu:1g.10gb:7"), Some(GresGpus::default()));
         assert_eq!(from_gres("gpu:a100_3g.20gb:2,gpu:a100:1").and_then(|g| g.count), None);
         assert!(

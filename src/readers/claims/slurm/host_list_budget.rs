@@ -58,11 +58,11 @@ impl HostListBudget {
         Self { names_left: MAX_NAMES, spent: false }
     }
 
-    /// The names of a list, without duplicates. `None` on an error, which is added to `said`. An
+    /// The names of a list, without duplicates. `None` on an error, which is added to `report`. An
     /// empty list (`""`, `(null)`) has no names.
     pub(super) fn expand_names(
         &mut self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         spot: SlurmTextPosition<'_>,
         list: &str,
     ) -> Option<Vec<String>> {
@@ -79,7 +79,7 @@ impl HostListBudget {
             Err(error) => {
                 let before = list.get(..error.offset).map_or(0, |text| text.chars().count());
                 let at = spot.offset_by(before).to_string();
-                said.push_problem(
+                report.push_problem(
                     SourceProblemKind::Malformed,
                     at,
                     format!("host list: {}", error.message),
@@ -89,7 +89,7 @@ impl HostListBudget {
         };
         if names.iter().any(|name| name.eq_ignore_ascii_case("ALL")) {
             let message = "ALL stands for every node, and this text does not list the nodes";
-            said.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
+            report.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
             return None;
         }
         if self.names_left < names.len() {
@@ -98,7 +98,7 @@ impl HostListBudget {
                 "the lists of this source contain more than {MAX_NAMES} names; those from here \
                  on are ignored"
             );
-            said.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
+            report.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
             return None;
         }
         self.names_left -= names.len();
@@ -108,18 +108,18 @@ impl HostListBudget {
         if twice.is_empty() {
             return Some(names);
         }
-        said.notes.push(format!("{spot}: listed more than once: {}", list_some(twice)));
+        report.notes.push(format!("{spot}: listed more than once: {}", list_some(twice)));
         let mut seen = HashSet::new();
         Some(names.iter().filter(|name| seen.insert(name.as_str())).cloned().collect())
     }
 
     pub(super) fn expand_nodes(
         &mut self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         spot: SlurmTextPosition<'_>,
         list: &str,
     ) -> Option<Vec<NodeName>> {
-        let names = self.expand_names(said, spot, list)?;
+        let names = self.expand_names(report, spot, list)?;
         Some(names.into_iter().map(NodeName::from).collect())
     }
 }
@@ -163,42 +163,42 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_where_it_is_in_the_text() {
-        let mut said = empty_report();
-        assert_eq!(HostListBudget::new().expand_names(&mut said, spot(), "n[1-"), None);
-        assert_eq!(said.problems[0].at.as_deref(), Some("f:3:8"));
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
+    fn a_mistake_is_reported_with_its_position() {
+        let mut report = empty_report();
+        assert_eq!(HostListBudget::new().expand_names(&mut report, spot(), "n[1-"), None);
+        assert_eq!(report.problems[0].at.as_deref(), Some("f:3:8"));
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
     }
 
     #[test]
-    fn nothing_and_everything_are_told_apart() {
-        let mut said = empty_report();
+    fn empty_lists_and_all_are_distinguished() {
+        let mut report = empty_report();
         let mut listed = HostListBudget::new();
-        assert_eq!(listed.expand_names(&mut said, spot(), " (null)"), Some(Vec::new()));
-        assert!(said.problems.is_empty());
-        assert_eq!(listed.expand_names(&mut said, spot(), "ALL"), None);
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Unsupported);
+        assert_eq!(listed.expand_names(&mut report, spot(), " (null)"), Some(Vec::new()));
+        assert!(report.problems.is_empty());
+        assert_eq!(listed.expand_names(&mut report, spot(), "ALL"), None);
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Unsupported);
     }
 
     #[test]
     fn a_name_listed_twice_is_a_remark_and_counts_once() {
-        let mut said = empty_report();
+        let mut report = empty_report();
         let names =
-            HostListBudget::new().expand_names(&mut said, spot(), "a[1-3],a2").expect("good");
+            HostListBudget::new().expand_names(&mut report, spot(), "a[1-3],a2").expect("good");
         assert_eq!(names, ["a1", "a2", "a3"]);
-        assert_eq!(said.notes, ["f:3:7: listed more than once: a2"]);
+        assert_eq!(report.notes, ["f:3:7: listed more than once: a2"]);
     }
 
     #[test]
     fn all_lists_together_have_a_limit() {
-        let mut said = empty_report();
+        let mut report = empty_report();
         let mut listed = HostListBudget::new();
         for _ in 0..10 {
-            assert!(listed.expand_names(&mut said, spot(), "n[1-100000]").is_some());
+            assert!(listed.expand_names(&mut report, spot(), "n[1-100000]").is_some());
         }
-        assert!(said.problems.is_empty(), "the budget was met exactly");
-        assert!(listed.expand_names(&mut said, spot(), "n1").is_none());
-        assert!(listed.expand_names(&mut said, spot(), "n2").is_none());
-        assert_eq!(said.problems.len(), 1, "said once: {:?}", said.problems);
+        assert!(report.problems.is_empty(), "the budget was met exactly");
+        assert!(listed.expand_names(&mut report, spot(), "n1").is_none());
+        assert!(listed.expand_names(&mut report, spot(), "n2").is_none());
+        assert_eq!(report.problems.len(), 1, "reported once: {:?}", report.problems);
     }
 }

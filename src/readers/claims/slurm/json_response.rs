@@ -31,10 +31,10 @@ pub(super) fn starts_with_key(text: &str, key: &str) -> bool {
 }
 
 /// Parses an answer, and adds its metadata, errors and warnings.
-pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<Value> {
+pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) -> Option<Value> {
     let text = strip_bom(text);
     if text.trim().is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
+        report.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
         return None;
     }
     let value: Value = match serde_json::from_str(text) {
@@ -48,17 +48,17 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<V
             let at = SlurmTextPosition::new(place, error.line().max(1), error.column().max(1));
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or(&message);
-            said.push_problem(kind, at.to_string(), format!("invalid JSON: {message}"));
+            report.push_problem(kind, at.to_string(), format!("invalid JSON: {message}"));
             return None;
         }
     };
-    add_meta(said, &value);
-    add_errors(said, &value);
+    add_meta(report, &value);
+    add_errors(report, &value);
     Some(value)
 }
 
 /// Adds versions and the cluster's name.
-fn add_meta(said: &mut SourceReport, value: &Value) {
+fn add_meta(report: &mut SourceReport, value: &Value) {
     // 23.02 wrote `Slurm`, later versions `slurm`.
     let meta = &value["meta"];
     let slurm = if meta["slurm"].is_object() { &meta["slurm"] } else { &meta["Slurm"] };
@@ -68,13 +68,13 @@ fn add_meta(said: &mut SourceReport, value: &Value) {
         ("data_parser", as_text(&meta["plugin"]["data_parser"])),
     ] {
         if let Some(found) = found {
-            said.settings.insert(name.to_owned(), found.to_owned());
+            report.settings.insert(name.to_owned(), found.to_owned());
         }
     }
 }
 
 /// Adds errors and warnings: HTTP status 200 and exit code 0 may accompany both.
-fn add_errors(said: &mut SourceReport, value: &Value) {
+fn add_errors(report: &mut SourceReport, value: &Value) {
     for error in as_list(&value["errors"]) {
         let number = as_number(&error["error_number"]);
         let words: Vec<&str> =
@@ -91,11 +91,11 @@ fn add_errors(said: &mut SourceReport, value: &Value) {
             _ => SourceProblemKind::Incomplete,
         };
         let at = as_text(&error["source"]).map(str::to_owned);
-        said.push_problem(kind, at, format!("Slurm reports an error: {message}"));
+        report.push_problem(kind, at, format!("Slurm reports an error: {message}"));
     }
     for warning in as_list(&value["warnings"]) {
         let words = as_text(&warning["description"]).or_else(|| warning.as_str());
-        said.notes.extend(words.map(|words| format!("Slurm reports a warning: {words}")));
+        report.notes.extend(words.map(|words| format!("Slurm reports a warning: {words}")));
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn errors_are_problems_whatever_the_status_was() {
-        let mut said = empty_report();
+        let mut report = empty_report();
         let text = r#"{"errors":[
             {"description":"Failure to query node x","error_number":0,"error":"No error","source":"_dump"},
             {"description":"no","error_number":2010,"error":"Invalid user id"},
@@ -175,8 +175,8 @@ mod tests {
             "warnings":[{"description":"No nodes to dump"}],
             "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"},
                     "slurm":{"release":"26.05.5","cluster":"lab"}}}"#;
-        assert!(read(&mut said, "f", text).is_some());
-        let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|p| p.kind).collect();
+        assert!(read(&mut report, "f", text).is_some());
+        let kinds: Vec<SourceProblemKind> = report.problems.iter().map(|p| p.kind).collect();
         assert_eq!(
             kinds,
             [
@@ -185,10 +185,10 @@ mod tests {
                 SourceProblemKind::Unreachable
             ]
         );
-        assert_eq!(said.notes, ["Slurm reports a warning: No nodes to dump"]);
-        assert_eq!(said.settings["SLURM_VERSION"], "26.05.5");
-        assert_eq!(said.settings["ClusterName"], "lab");
-        assert_eq!(said.settings["data_parser"], "data_parser/v0.0.45");
+        assert_eq!(report.notes, ["Slurm reports a warning: No nodes to dump"]);
+        assert_eq!(report.settings["SLURM_VERSION"], "26.05.5");
+        assert_eq!(report.settings["ClusterName"], "lab");
+        assert_eq!(report.settings["data_parser"], "data_parser/v0.0.45");
     }
 
     #[test]
@@ -198,10 +198,10 @@ mod tests {
             ("{\n  \"nodes\": [", SourceProblemKind::Incomplete, Some("f:2:12")),
             (" \n", SourceProblemKind::Incomplete, None),
         ] {
-            let mut said = empty_report();
-            assert!(read(&mut said, "f", text).is_none());
-            assert_eq!(said.problems[0].kind, kind, "{text:?}");
-            assert_eq!(said.problems[0].at.as_deref(), at, "{text:?}");
+            let mut report = empty_report();
+            assert!(read(&mut report, "f", text).is_none());
+            assert_eq!(report.problems[0].kind, kind, "{text:?}");
+            assert_eq!(report.problems[0].at.as_deref(), at, "{text:?}");
         }
         assert!(
             starts_with_key("{\n  \"nodes\": [", "nodes") && !starts_with_key("nodes", "nodes")

@@ -38,17 +38,17 @@ const STATES_WITHOUT_REASON: [&str; 12] = [
 
 /// Parses a list of nodes; errors are added to its problems.
 pub fn read(place: &str, text: &str) -> SchedulerSnapshot {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
+    let mut source_report = SourceReport::new(SourceKind::SlurmNodes, place);
     let mut live = SchedulerSnapshot::default();
-    if let Some(answer) = json_response::read(&mut said, place, text) {
-        for (index, value) in json::node_items(&mut said, &answer).iter().enumerate() {
-            let mut row = LiveNodeItem { value, index, report: &mut said };
+    if let Some(answer) = json_response::read(&mut source_report, place, text) {
+        for (index, value) in json::node_items(&mut source_report, &answer).iter().enumerate() {
+            let mut row = LiveNodeItem { value, index, report: &mut source_report };
             if let Some(node) = row.read_node() {
                 add_node(&mut live, &mut row, node);
             }
         }
     }
-    live.troubles = said
+    live.troubles = source_report
         .problems
         .into_iter()
         .map(|it| match it.at {
@@ -74,7 +74,6 @@ fn add_node(live: &mut SchedulerSnapshot, row: &mut LiveNodeItem<'_>, node: Sche
     }
 }
 
-/// One item of the list.
 struct LiveNodeItem<'a> {
     value: &'a Value,
     index: usize,

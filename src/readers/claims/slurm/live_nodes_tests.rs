@@ -23,7 +23,7 @@ fn read_item(keys: &str) -> SchedulerSnapshot {
 }
 
 #[test]
-fn a_drained_and_a_draining_node_are_read_as_they_are_told() {
+fn drained_and_draining_nodes_are_read() {
     let live = recorded("26.05-nodes-drained-and-draining.json");
     assert_eq!(live.troubles, Vec::<String>::new());
     let states: Vec<String> = live.nodes.values().map(|it| it.state.join("+")).collect();
@@ -78,7 +78,7 @@ fn a_failure_with_http_200_is_a_trouble() {
     assert!(live.nodes.is_empty());
     assert!(live.troubles[0].contains("Failure to query node nosuch"), "{:?}", live.troubles);
     let none = read("f", r#"{"nodes":[],"warnings":[{"description":"No nodes to dump"}]}"#);
-    assert_eq!(none, SchedulerSnapshot::default(), "no node of that name is no trouble");
+    assert_eq!(none, SchedulerSnapshot::default(), "a missing node is not a trouble");
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn a_state_that_cannot_be_read_is_never_idle() {
 }
 
 #[test]
-fn a_reason_of_another_shape_is_still_somebodys() {
+fn a_reason_of_another_type_still_counts_as_another_users() {
     let live = read_item(r#""state":["IDLE","DRAIN"],"reason":{"text":"mine"}"#);
     assert_eq!(node(&live, "n1").reason.as_deref(), Some(r#"{"text":"mine"}"#));
     assert_eq!(live.troubles.len(), 1);
     let live = read_item(r#""state":["IDLE","DRAIN"],"reason":"N/A""#);
-    assert_eq!(node(&live, "n1").reason.as_deref(), Some("N/A"), "somebody wrote that");
+    assert_eq!(node(&live, "n1").reason.as_deref(), Some("N/A"), "a user wrote it");
     let live = read_item(r#""state":["IDLE","DRAIN"],"reason":"""#);
     assert_eq!(node(&live, "n1").reason, None);
 }
@@ -132,7 +132,7 @@ fn the_reason_of_a_drain_that_is_over_is_none() {
 }
 
 #[test]
-fn what_has_another_shape_is_told_and_the_rest_stays() {
+fn values_of_another_type_are_reported_and_the_rest_stays() {
     let live = read_item(
         r#""state":["IDLE"],"boot_time":"yesterday","features":[1,"a"],"active_features":"a,b",
            "comment":5,"alloc_cpus":-1,"extra":"{}""#,
@@ -149,7 +149,7 @@ fn what_has_another_shape_is_told_and_the_rest_stays() {
 }
 
 #[test]
-fn moments_are_read_in_every_form() {
+fn times_are_read_in_every_form() {
     for (written, read) in [
         (r#"{"set":true,"infinite":false,"number":7}"#, Some(7)),
         (r#"{"set":false,"infinite":false,"number":7}"#, None),
@@ -177,7 +177,7 @@ fn two_nodes_of_one_name_that_differ_are_neither() {
 }
 
 #[test]
-fn texts_that_are_no_answer_are_troubles() {
+fn invalid_answers_are_troubles() {
     for text in ["", "{", "null", "[]x", "{\"nodes\":7}", "{}", "Node n1 not found", "\u{fffd}"] {
         let live = read("f", text);
         assert!(live.nodes.is_empty(), "{text}");

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_forms_of_a_state_are_the_same_words() {
+    fn all_forms_of_a_state_give_the_same_flags() {
         assert_eq!(split_state("IDLE+DRAIN"), ["IDLE", "DRAIN"]);
         assert_eq!(split_state("idle+not_responding"), ["IDLE", "NOT_RESPONDING"]);
         assert_eq!(split_state("idle*"), ["IDLE", "NOT_RESPONDING"]);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plus_behind_a_state_says_something_in_tables_only() {
+    fn a_plus_after_a_state_has_a_meaning_in_tables_only() {
         assert_eq!(split_sinfo_state("alloc+"), ["ALLOCATED", "COMPLETING"]);
         assert_eq!(split_sinfo_state("idle+drain"), ["IDLE", "DRAIN"]);
         assert!(split_sinfo_state("+").is_empty());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_told_from_other_words() {
+    fn a_state_is_distinguished_from_other_words() {
         for state in
             ["idle", "alloc", "mixed+drain", "down*", "drained*", "plnd", "inval", "alloc+"]
         {
@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn a_drained_node_is_only_free_once_nothing_runs() {
-        let told = |state: &str| is_busy(&split_state(state));
-        assert_eq!(told("MIXED+DRAIN"), Some(true));
-        assert_eq!(told("IDLE+DRAIN+COMPLETING"), Some(true));
-        assert_eq!(told("IDLE+DRAIN"), Some(false));
-        assert_eq!(told("drng"), Some(true));
-        assert_eq!(told("UNKNOWN+DRAIN"), None);
-        assert_eq!(told("SOMETHING"), None);
+        let busy = |state: &str| is_busy(&split_state(state));
+        assert_eq!(busy("MIXED+DRAIN"), Some(true));
+        assert_eq!(busy("IDLE+DRAIN+COMPLETING"), Some(true));
+        assert_eq!(busy("IDLE+DRAIN"), Some(false));
+        assert_eq!(busy("drng"), Some(true));
+        assert_eq!(busy("UNKNOWN+DRAIN"), None);
+        assert_eq!(busy("SOMETHING"), None);
     }
 }

@@ -31,21 +31,21 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses partitions. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmPartitions, place);
+    let mut report = SourceReport::new(SourceKind::SlurmPartitions, place);
     let text = strip_bom(text);
     let partitions = if text.trim_start().starts_with(['{', '[']) {
-        read_json(&mut said, place, text)
+        read_json(&mut report, place, text)
     } else {
-        read_text(&mut said, place, text)
+        read_text(&mut report, place, text)
     };
-    if partitions.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no partition");
+    if partitions.is_empty() && report.problems.is_empty() {
+        report.push_problem(SourceProblemKind::Incomplete, None, "it contains no partition");
     }
     let mut listed = HostListBudget::new();
     for partition in &partitions {
-        partition.add_to_report(&mut said, &mut listed);
+        partition.add_to_report(&mut report, &mut listed);
     }
-    limit_notes(said)
+    limit_notes(report)
 }
 
 /// The partition behind a setting of this name.
@@ -67,24 +67,25 @@ pub(super) struct SlurmPartition<'p> {
 }
 
 impl SlurmPartition<'_> {
-    /// Adds its group and settings.
-    pub(super) fn add_to_report(&self, said: &mut SourceReport, listed: &mut HostListBudget) {
+    pub(super) fn add_to_report(&self, report: &mut SourceReport, listed: &mut HostListBudget) {
         for (what, value, ordinary) in [
             ("Topology", &self.topology, ""),
             ("Exclusive", &self.exclusive, "NO"),
             ("State", &self.state, "UP"),
         ] {
             if let Some(value) = value.as_ref().filter(|value| *value != ordinary) {
-                said.settings.insert(format!("PartitionName={} {what}", self.name), value.clone());
+                report
+                    .settings
+                    .insert(format!("PartitionName={} {what}", self.name), value.clone());
             }
         }
         let list = self.nodes.as_deref().unwrap_or_default();
-        let Some(nodes) = listed.expand_nodes(said, self.spot, list) else { return };
+        let Some(nodes) = listed.expand_nodes(report, self.spot, list) else { return };
         let mut group =
             NodeGroup::new(NodeGroupKind::Partition, "partition", self.name.clone(), nodes);
         group.topology.clone_from(&self.topology);
         group.at = Some(self.spot.to_string());
-        said.groups.push(group);
+        report.groups.push(group);
     }
 }
 
@@ -114,19 +115,23 @@ pub(super) fn from_json<'p>(
     })
 }
 
-fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
-    let Some(found) = json_response::read(said, place, text) else { return Vec::new() };
+fn read_json<'p>(report: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
+    let Some(found) = json_response::read(report, place, text) else { return Vec::new() };
     let list = match &found {
         Value::Array(items) => items.as_slice(),
         value => match value.get("partitions") {
             Some(Value::Array(items)) => items.as_slice(),
             Some(_) => {
-                said.push_problem(SourceProblemKind::Malformed, None, "`partitions` is not a list");
+                report.push_problem(
+                    SourceProblemKind::Malformed,
+                    None,
+                    "`partitions` is not a list",
+                );
                 &[]
             }
             None => {
-                if said.problems.is_empty() {
-                    said.push_problem(
+                if report.problems.is_empty() {
+                    report.push_problem(
                         SourceProblemKind::Incomplete,
                         None,
                         "the answer has no `partitions`",
@@ -142,7 +147,7 @@ fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
             Some(partition) => partitions.push(partition),
             None => {
                 let at = format!("partitions[{index}]");
-                said.push_problem(
+                report.push_problem(
                     SourceProblemKind::Malformed,
                     at,
                     "a partition without a name is skipped",
@@ -153,7 +158,7 @@ fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
     partitions
 }
 
-fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
+fn read_text<'p>(report: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
     let mut partitions: Vec<SlurmPartition<'p>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let spot = |offset: usize| {
@@ -181,7 +186,7 @@ fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
             } else {
                 SourceProblemKind::Malformed
             };
-            said.push_problem(
+            report.push_problem(
                 kind,
                 spot(0).to_string(),
                 format!("not a line of a partition: {}", sanitize_text(line)),
@@ -222,12 +227,12 @@ mod tests {
     use model::hostlist;
     use model::id::NodeName;
 
-    fn group_lines(said: &SourceReport) -> Vec<String> {
+    fn group_lines(report: &SourceReport) -> Vec<String> {
         let line = |g: &NodeGroup| {
             let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
             format!("{} {nodes} {:?}", g.name, g.topology)
         };
-        said.groups.iter().map(line).collect()
+        report.groups.iter().map(line).collect()
     }
 
     const TEXT: &str = "PartitionName=main\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   \
@@ -243,23 +248,26 @@ mod tests {
              AllowGroups=ALL Nodes=(null) State=DOWN TotalNodes=0\n";
         for text in [TEXT, one_line] {
             assert!(recognises(text));
-            let said = read("f", text);
-            assert!(said.problems.is_empty(), "{:?}", said.problems);
-            assert_eq!(group_lines(&said), ["main tray[01-36] Some(\"racks\")", "two words  None"]);
+            let report = read("f", text);
+            assert!(report.problems.is_empty(), "{:?}", report.problems);
+            assert_eq!(
+                group_lines(&report),
+                ["main tray[01-36] Some(\"racks\")", "two words  None"]
+            );
             let expected = [
                 ("PartitionName=main Exclusive", "TOPO"),
                 ("PartitionName=main Topology", "racks"),
                 ("PartitionName=two words State", "DOWN"),
             ];
             let settings: Vec<(&str, &str)> =
-                said.settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+                report.settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
             assert_eq!(settings, expected);
         }
         assert_eq!(read("f", TEXT).groups[0].at.as_deref(), Some("f:5:10"));
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_reads_the_same() {
         let text = r#"{"partitions":[
             {"name":"main","nodes":{"configured":"tray[01-36]","total":36},"topology":"racks",
              "partition":{"state":["UP"],"exclusive":"topo"},"node_sets":"ALL"},
@@ -267,24 +275,24 @@ mod tests {
             {"nodes":{}}],
             "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
         assert!(recognises(text));
-        let said = read("f", text);
-        assert_eq!(group_lines(&said), ["main tray[01-36] Some(\"racks\")", "old tray01 None"]);
-        assert_eq!(said.settings["PartitionName=main Exclusive"], "TOPO");
-        assert_eq!(said.settings["PartitionName=old Exclusive"], "TOPO");
-        assert_eq!(said.problems[0].at.as_deref(), Some("partitions[2]"));
+        let report = read("f", text);
+        assert_eq!(group_lines(&report), ["main tray[01-36] Some(\"racks\")", "old tray01 None"]);
+        assert_eq!(report.settings["PartitionName=main Exclusive"], "TOPO");
+        assert_eq!(report.settings["PartitionName=old Exclusive"], "TOPO");
+        assert_eq!(report.problems[0].at.as_deref(), Some("partitions[2]"));
     }
 
     #[test]
     fn a_bad_list_costs_only_its_partition() {
         let text = "PartitionName=a\n   AllocNodes=ALL\n   Nodes=n[1-\nPartitionName=b\n   \
                     AllocNodes=ALL\n   Nodes=n2\n";
-        let said = read("f", text);
-        assert_eq!(group_lines(&said), ["b n2 None"]);
-        assert_eq!(said.problems[0].at.as_deref(), Some("f:3:11"));
+        let report = read("f", text);
+        assert_eq!(group_lines(&report), ["b n2 None"]);
+        assert_eq!(report.problems[0].at.as_deref(), Some("f:3:11"));
     }
 
     #[test]
-    fn nothing_is_no_answer_and_a_configuration_is_none_either() {
+    fn empty_text_and_a_configuration_are_not_answers() {
         for text in ["", "Partition x not found\n", "{}", r#"{"partitions":[]}"#] {
             assert!(!read("f", text).problems.is_empty(), "{text:?}");
         }

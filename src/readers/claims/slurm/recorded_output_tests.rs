@@ -45,63 +45,68 @@ fn read(name: &str) -> (&'static str, SourceReport) {
         found.len(),
         1,
         "{name}: {:?}",
-        found.iter().map(|(who, _)| who).collect::<Vec<_>>()
+        found.iter().map(|(reader_name, _)| reader_name).collect::<Vec<_>>()
     );
     found.remove(0)
 }
 
-fn domains(said: &SourceReport) -> Vec<String> {
+fn domains(report: &SourceReport) -> Vec<String> {
     let line = |g: &NodeGroup| {
         let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
         format!("{} {nodes} of {:?}", g.name, g.size)
     };
-    said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force).map(line).collect()
+    report
+        .groups
+        .iter()
+        .filter(|g| g.kind == NodeGroupKind::Domain && g.in_force)
+        .map(line)
+        .collect()
 }
 
 const WHOLE: [&str; 2] =
     ["block01 node[0001-0018] of Some(18)", "block02 node[0019-0036] of Some(18)"];
 
 #[test]
-fn files_and_controllers_of_both_versions_tell_the_same_blocks() {
+fn files_and_controllers_of_both_versions_give_the_same_blocks() {
     for (name, reader) in [
         ("26.05-topology.yaml", "topology.yaml"),
         ("26.05-scontrol-show-topoconf.yaml", "topology.yaml"),
         ("24.11-topology.conf", "topology.conf"),
         ("24.11-scontrol-show-topology.txt", "topology"),
     ] {
-        let (who, said) = read(name);
-        assert_eq!(who, reader, "{name}");
-        assert_eq!(domains(&said), WHOLE, "{name}");
-        assert!(said.problems.is_empty(), "{name}: {:?}", said.problems);
+        let (reader_name, report) = read(name);
+        assert_eq!(reader_name, reader, "{name}");
+        assert_eq!(domains(&report), WHOLE, "{name}");
+        assert!(report.problems.is_empty(), "{name}: {:?}", report.problems);
     }
 }
 
 #[test]
 fn a_node_that_was_moved_shows_in_the_topology_in_force() {
-    let (_, said) = read("26.05-scontrol-show-topology-after-override.txt");
+    let (_, report) = read("26.05-scontrol-show-topology-after-override.txt");
     assert_eq!(
-        domains(&said),
+        domains(&report),
         ["block01 node[0001-0017] of Some(18)", "block02 node[0018-0036] of Some(18)"]
     );
 }
 
 #[test]
-fn drained_and_draining_are_told_apart() {
-    let (who, said) = read("26.05-nodes-drained-and-draining.json");
-    assert_eq!(who, "nodes");
-    let [(_, drained), (_, draining)] = said.nodes.iter().collect::<Vec<_>>()[..] else {
-        panic!("{said:?}")
+fn drained_and_draining_are_distinguished() {
+    let (reader_name, report) = read("26.05-nodes-drained-and-draining.json");
+    assert_eq!(reader_name, "nodes");
+    let [(_, drained), (_, draining)] = report.nodes.iter().collect::<Vec<_>>()[..] else {
+        panic!("{report:?}")
     };
     assert_eq!((drained.state.join("+").as_str(), drained.busy), ("IDLE+DRAIN", Some(false)));
     assert_eq!((draining.state.join("+").as_str(), draining.busy), ("MIXED+DRAIN", Some(true)));
     assert_eq!(draining.reason.as_deref(), Some("hw ticket 4711: swap PSU"));
     assert_eq!(drained.gpus, Some(4));
     assert!(drained.aliases.is_empty(), "one host runs them all: {:?}", drained.aliases);
-    assert_eq!(said.settings["SLURM_VERSION"], "26.05.5");
+    assert_eq!(report.settings["SLURM_VERSION"], "26.05.5");
 }
 
 #[test]
-fn text_and_json_of_one_version_say_the_same_of_nodes() {
+fn text_and_json_of_one_version_give_the_same_nodes() {
     let (_, text) = read("24.11-scontrol-show-node-2.txt");
     let (_, json) = read("24.11-scontrol-show-node-2.json");
     assert_eq!(text.nodes, json.nodes);
@@ -111,8 +116,8 @@ fn text_and_json_of_one_version_say_the_same_of_nodes() {
 #[test]
 fn a_reason_of_two_lines_is_whole_in_both_forms_of_text() {
     for name in ["26.05-node-reason-newline.txt", "26.05-node-reason-newline-oneliner.txt"] {
-        let (_, said) = read(name);
-        let node = &said.nodes[&NodeName::from("node0002")];
+        let (_, report) = read(name);
+        let node = &report.nodes[&NodeName::from("node0002")];
         let reason = "gate: line one\nline two with \"quotes\" and = signs";
         assert_eq!(node.reason.as_deref(), Some(reason), "{name}");
         assert_eq!(node.marks["reason by"], "root");
@@ -121,18 +126,18 @@ fn a_reason_of_two_lines_is_whole_in_both_forms_of_text() {
 
 #[test]
 fn an_error_under_status_200_is_a_problem() {
-    let (who, said) = read("26.05-slurmrestd-v0.0.45-node-nosuch-http200.json");
-    assert_eq!((who, said.nodes.len()), ("nodes", 0));
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
+    let (reader_name, report) = read("26.05-slurmrestd-v0.0.45-node-nosuch-http200.json");
+    assert_eq!((reader_name, report.nodes.len()), ("nodes", 0));
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete);
 }
 
 #[test]
-fn tables_of_sinfo_are_read_and_a_torn_one_says_so() {
-    let (who, said) = read("26.05-sinfo-blocked.txt");
-    assert_eq!((who, said.nodes.len()), ("sinfo", 36));
-    assert_eq!(said.nodes[&NodeName::from("node0023")].state, ["BLOCKED"]);
-    assert_eq!(said.nodes[&NodeName::from("node0019")].busy, Some(true));
-    let (_, said) = read("26.05-sinfo-R-appended.txt");
-    assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.nodes.len(), 3);
+fn tables_of_sinfo_are_read_and_a_broken_one_is_reported() {
+    let (reader_name, report) = read("26.05-sinfo-blocked.txt");
+    assert_eq!((reader_name, report.nodes.len()), ("sinfo", 36));
+    assert_eq!(report.nodes[&NodeName::from("node0023")].state, ["BLOCKED"]);
+    assert_eq!(report.nodes[&NodeName::from("node0019")].busy, Some(true));
+    let (_, report) = read("26.05-sinfo-R-appended.txt");
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(report.nodes.len(), 3);
 }

@@ -29,7 +29,7 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmTopology, place);
+    let mut report = SourceReport::new(SourceKind::SlurmTopology, place);
     let mut listed = HostListBudget::new();
     let mut blocks = Vec::new();
     let mut switches = Vec::new();
@@ -47,7 +47,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         };
         let find = |key: &str| found.iter().find(|entry| entry.has_key(key));
         let Some(first) = found.first() else {
-            report_unexpected_line(&mut said, spot(0), line);
+            report_unexpected_line(&mut report, spot(0), line);
             continue;
         };
         let name = first.value.to_owned();
@@ -57,55 +57,55 @@ pub fn read(place: &str, text: &str) -> SourceReport {
             sizes.extend(find("BlockSize").and_then(|entry| entry.value.parse::<u32>().ok()));
         } else if first.has_key("BlockName") {
             let nodes = expand_list(find("Nodes"), |entry| {
-                listed.expand_nodes(&mut said, spot(entry.offset), entry.value)
+                listed.expand_nodes(&mut report, spot(entry.offset), entry.value)
             });
             let size = find("BlockSize").and_then(|entry| entry.value.parse().ok());
             blocks.push(SlurmBlock { name, nodes, size, basis: ClaimBasis::Asserted, at });
         } else if first.has_key("SwitchName") {
             // The nodes of a switch above leaves repeat those below it.
             let below = expand_list(find("Switches"), |entry| {
-                listed.expand_names(&mut said, spot(entry.offset), entry.value)
+                listed.expand_names(&mut report, spot(entry.offset), entry.value)
             });
             let nodes = expand_list(find("Nodes"), |entry| {
-                listed.expand_nodes(&mut said, spot(entry.offset), entry.value)
+                listed.expand_nodes(&mut report, spot(entry.offset), entry.value)
             });
             switches.push(SlurmSwitch { name, nodes, below, at });
         } else if first.key.ends_with("Name") {
             others.push(format!("{} {name}", first.key.trim_end_matches("Name")));
         } else {
-            report_unexpected_line(&mut said, spot(0), line);
+            report_unexpected_line(&mut report, spot(0), line);
         }
     }
     if blocks.is_empty() && switches.is_empty() && others.is_empty() {
         let message = "no blocks and no switches: the topology is flat, or the controller did \
                        not answer (scontrol does not signal it by its exit code)";
-        said.push_problem(SourceProblemKind::Incomplete, None, message);
-        return limit_notes(said);
+        report.push_problem(SourceProblemKind::Incomplete, None, message);
+        return limit_notes(report);
     }
     if !aggregates.is_empty() {
-        said.notes.push(format!(
+        report.notes.push(format!(
             "aggregates of blocks are not domains: {}",
             list_some(aggregates.iter().map(String::as_str))
         ));
     }
     if !others.is_empty() {
-        said.notes.push(format!("not read: {}", list_some(others.iter().map(String::as_str))));
+        report.notes.push(format!("not read: {}", list_some(others.iter().map(String::as_str))));
     }
     // From 24.11 on: base blocks have one size, and aggregates reveal the levels.
     let bases: BTreeSet<Option<u32>> = blocks.iter().map(|block| block.size).collect();
     if let Some(Some(base)) = bases.first().filter(|_| bases.len() == 1) {
         let above = sizes.iter().filter(|size| *base < **size);
         let sizes: Vec<String> = std::iter::once(base).chain(above).map(u32::to_string).collect();
-        said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
+        report.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
     }
     if !blocks.is_empty() {
         SlurmBlockTopology { topology: None, in_force: true, sizes: Vec::new(), sizes_at: None }
-            .add_to_report(&mut said, blocks);
+            .add_to_report(&mut report, blocks);
     }
     if !switches.is_empty() {
-        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut said, switches);
+        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut report, switches);
     }
-    limit_notes(said)
+    limit_notes(report)
 }
 
 /// The content of a list, or `None` without a list.
@@ -118,7 +118,7 @@ fn expand_list<'e, 'l, T>(
 
 /// Reports an unexpected line. `Unable to contact slurm controller` and similar messages go to
 /// standard error, which may be mixed in.
-fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, line: &str) {
+fn report_unexpected_line(report: &mut SourceReport, spot: SlurmTextPosition<'_>, line: &str) {
     let words = line.to_ascii_lowercase();
     let kind = if words.contains("unable to contact") || words.contains("timed out") {
         SourceProblemKind::Unreachable
@@ -130,7 +130,7 @@ fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, 
     } else {
         SourceProblemKind::Malformed
     };
-    said.push_problem(
+    report.push_problem(
         kind,
         spot.to_string(),
         format!("not a line of a topology: {}", sanitize_text(line)),
@@ -144,25 +144,25 @@ mod tests {
     use model::id::NodeName;
     use model::source_report::NodeGroupKind;
 
-    fn group_lines(said: &SourceReport) -> Vec<String> {
+    fn group_lines(report: &SourceReport) -> Vec<String> {
         let line = |g: &model::source_report::NodeGroup| {
             let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
             format!("{:?} {} {nodes} {:?}", g.kind, g.name, g.size)
         };
-        said.groups.iter().map(line).collect()
+        report.groups.iter().map(line).collect()
     }
 
     #[test]
-    fn blocks_of_every_version_are_read_and_aggregates_are_no_domains() {
+    fn blocks_of_every_version_are_read_and_aggregates_are_not_domains() {
         let text = "BlockName=a BlockIndex=0 Nodes=n[01-18] BlockSize=18\n\
                     BlockName=b BlockIndex=1 Nodes=n[19-36] BlockSize=18\n\
                     BlockName=spare BlockIndex=2 BlockSize=18\n\
                     BlockName=other BlockIndex=3 Nodes= BlockSize=18\n\
                     AggregatedBlock=[a,b] BlockIndex=4 Nodes=n[01-36] BlockSize=36\n";
         assert!(recognises(text));
-        let said = read("scontrol", text);
+        let report = read("scontrol", text);
         assert_eq!(
-            group_lines(&said),
+            group_lines(&report),
             [
                 "Domain a n[01-18] Some(18)",
                 "Domain b n[19-36] Some(18)",
@@ -170,36 +170,37 @@ mod tests {
                 "Domain other  Some(18)",
             ]
         );
-        assert!(said.problems.is_empty(), "{:?}", said.problems);
-        assert_eq!(said.settings.get(BLOCK_SIZES).map(String::as_str), Some("18,36"));
-        assert_eq!(said.groups[2].at.as_deref(), Some("scontrol:3:1"));
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!(report.settings.get(BLOCK_SIZES).map(String::as_str), Some("18,36"));
+        assert_eq!(report.groups[2].at.as_deref(), Some("scontrol:3:1"));
         let old = read("scontrol", "BlockName=a BlockIndex=0 Nodes=n[1-2]");
         assert_eq!(group_lines(&old), ["Domain a n[1-2] None"]);
         assert_eq!(old.settings.get(BLOCK_SIZES), None);
     }
 
     #[test]
-    fn a_tree_is_read_and_upper_switches_say_their_nodes_again() {
+    fn a_tree_is_read_and_upper_switches_repeat_their_nodes() {
         let text = "SwitchName=l1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n\
                     SwitchName=l2 Level=0 LinkSpeed=1 Nodes=n3\n\
                     SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=l[1-2]\n";
         assert!(recognises(text));
-        let said = read("scontrol", text);
+        let report = read("scontrol", text);
         assert_eq!(
-            group_lines(&said),
+            group_lines(&report),
             ["Leaf l1 n[1-2] None", "Leaf l2 n3 None", "Switch top n[1-3] None"]
         );
-        assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
+        assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
     }
 
     #[test]
     fn an_empty_answer_is_incomplete_whatever_the_exit_code_was() {
         for text in ["", "\n \n", "AggregatedBlock=x BlockIndex=0\n"] {
-            let said = read("scontrol", text);
-            assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
+            let report = read("scontrol", text);
+            assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
         }
-        let said = read("scontrol", "slurm_load_topo error: Unable to contact slurm controller\n");
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Unreachable);
+        let report =
+            read("scontrol", "slurm_load_topo error: Unable to contact slurm controller\n");
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Unreachable);
     }
 
     #[test]
@@ -207,12 +208,12 @@ mod tests {
         let text = "RingName=r Nodes=n[1-4] RingSize=4\n";
         assert!(recognises(text));
         assert_eq!(read("scontrol", text).notes, ["not read: Ring r"]);
-        let said = read(
+        let report = read(
             "scontrol",
             "BlockName=a BlockIndex=0 Nodes=n[1 BlockSize=2\nBlockName=b BlockIndex=1 Nodes=n2\n",
         );
-        assert_eq!(group_lines(&said), ["Domain b n2 None"]);
-        assert_eq!(said.problems[0].at.as_deref(), Some("scontrol:1:33"));
-        assert_eq!(said.groups[0].kind, NodeGroupKind::Domain);
+        assert_eq!(group_lines(&report), ["Domain b n2 None"]);
+        assert_eq!(report.problems[0].at.as_deref(), Some("scontrol:1:33"));
+        assert_eq!(report.groups[0].kind, NodeGroupKind::Domain);
     }
 }

@@ -47,7 +47,7 @@ impl SlurmSwitchTree<'_> {
     }
 
     /// Adds the groups of these switches, and remarks about them.
-    pub(super) fn add_to_report(&self, said: &mut SourceReport, switches: Vec<SlurmSwitch>) {
+    pub(super) fn add_to_report(&self, report: &mut SourceReport, switches: Vec<SlurmSwitch>) {
         let begin = self.note_prefix();
         let mut names = HashSet::new();
         let mut kept: Vec<SlurmSwitch> = Vec::new();
@@ -59,22 +59,22 @@ impl SlurmSwitchTree<'_> {
                     "{begin}switch {} is defined twice; Slurm rejects that, the first one is used",
                     switch.name
                 );
-                said.push_problem(SourceProblemKind::Contradictory, switch.at, message);
+                report.push_problem(SourceProblemKind::Contradictory, switch.at, message);
             }
         }
         if kept.is_empty() {
-            said.push_problem(
+            report.push_problem(
                 SourceProblemKind::Incomplete,
                 None,
                 format!("{begin}no switch is defined"),
             );
             return;
         }
-        let links = self.resolve_links(said, &kept);
-        let order = self.order_upwards(said, &kept, &links);
-        self.note_separate_parts(said, &kept, &links);
-        self.note_nodes_at_two_leaves(said, &kept);
-        let all = self.nodes_below(said, &kept, &links, &order);
+        let links = self.resolve_links(report, &kept);
+        let order = self.order_upwards(report, &kept, &links);
+        self.note_separate_parts(report, &kept, &links);
+        self.note_nodes_at_two_leaves(report, &kept);
+        let all = self.nodes_below(report, &kept, &links, &order);
         for (index, switch) in kept.iter().enumerate() {
             let (kind, nodes) = if switch.is_leaf() {
                 let Some(nodes) = &switch.nodes else { continue };
@@ -88,12 +88,12 @@ impl SlurmSwitchTree<'_> {
             group.in_force = self.in_force;
             group.above = links.above[index].iter().map(|up| kept[*up].name.clone()).collect();
             group.at = Some(switch.at.clone());
-            said.groups.push(group);
+            report.groups.push(group);
         }
     }
 
     /// Resolves parents and children; reports undefined switches.
-    fn resolve_links(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) -> SwitchLinks {
+    fn resolve_links(&self, report: &mut SourceReport, switches: &[SlurmSwitch]) -> SwitchLinks {
         let index: HashMap<&str, usize> =
             switches.iter().enumerate().map(|(index, s)| (s.name.as_str(), index)).collect();
         let mut links = SwitchLinks {
@@ -118,7 +118,7 @@ impl SlurmSwitchTree<'_> {
                     switch.name,
                     list_some(unknown)
                 );
-                said.push_problem(SourceProblemKind::Contradictory, switch.at.clone(), message);
+                report.push_problem(SourceProblemKind::Contradictory, switch.at.clone(), message);
             }
         }
         links
@@ -128,7 +128,7 @@ impl SlurmSwitchTree<'_> {
     /// ignored.
     fn order_upwards(
         &self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         switches: &[SlurmSwitch],
         links: &SwitchLinks,
     ) -> Vec<usize> {
@@ -176,13 +176,13 @@ impl SlurmSwitchTree<'_> {
                             list_some(circle)
                         );
                         let at = switches[down].at.clone();
-                        said.push_problem(SourceProblemKind::Contradictory, at, message);
+                        report.push_problem(SourceProblemKind::Contradictory, at, message);
                     }
                 }
             }
         }
         if 1 < circles {
-            said.notes.push(format!("{}{circles} links close a cycle", self.note_prefix()));
+            report.notes.push(format!("{}{circles} links close a cycle", self.note_prefix()));
         }
         order
     }
@@ -190,7 +190,7 @@ impl SlurmSwitchTree<'_> {
     /// Reports a topology without a common root.
     fn note_separate_parts(
         &self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         switches: &[SlurmSwitch],
         links: &SwitchLinks,
     ) {
@@ -217,14 +217,14 @@ impl SlurmSwitchTree<'_> {
         if 1 < parts.len() {
             let tops: BTreeMap<usize, &str> =
                 roots.iter().rev().map(|root| (part[*root], name(root))).collect();
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{}{} separate parts without a common switch, with {} at their tops",
                 self.note_prefix(),
                 parts.len(),
                 list_some(tops.into_values())
             ));
         } else if 1 < roots.len() {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{}{} switches at the top level: {}",
                 self.note_prefix(),
                 roots.len(),
@@ -234,7 +234,7 @@ impl SlurmSwitchTree<'_> {
     }
 
     /// Nodes at two leaves: Slurm accepts them (and only logs it), for nodes with several ports.
-    fn note_nodes_at_two_leaves(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) {
+    fn note_nodes_at_two_leaves(&self, report: &mut SourceReport, switches: &[SlurmSwitch]) {
         let mut owners: HashMap<&NodeName, usize> = HashMap::new();
         let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
         for (index, leaf) in switches.iter().enumerate().filter(|(_, s)| s.is_leaf()) {
@@ -248,7 +248,7 @@ impl SlurmSwitchTree<'_> {
             }
         }
         for ((first, second), nodes) in shared {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "{}{} at two leaves, {} and {} ({})",
                 self.note_prefix(),
                 fold_nodes(nodes),
@@ -262,7 +262,7 @@ impl SlurmSwitchTree<'_> {
     /// All nodes below each switch with children; `None` for leaves, and if they are unknown.
     fn nodes_below(
         &self,
-        said: &mut SourceReport,
+        report: &mut SourceReport,
         switches: &[SlurmSwitch],
         links: &SwitchLinks,
         order: &[usize],
@@ -293,7 +293,7 @@ impl SlurmSwitchTree<'_> {
                     self.note_prefix(),
                     switch.name
                 );
-                said.push_problem(SourceProblemKind::Unsupported, switch.at.clone(), message);
+                report.push_problem(SourceProblemKind::Unsupported, switch.at.clone(), message);
                 break;
             }
             left -= count;
@@ -324,22 +324,22 @@ mod tests {
         }
     }
 
-    fn say(switches: Vec<SlurmSwitch>) -> SourceReport {
-        let mut said = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
-        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut said, switches);
-        said
+    fn report_of(switches: Vec<SlurmSwitch>) -> SourceReport {
+        let mut report = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
+        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut report, switches);
+        report
     }
 
-    fn group_lines(said: &SourceReport) -> Vec<String> {
+    fn group_lines(report: &SourceReport) -> Vec<String> {
         let list = |g: &NodeGroup| hostlist::fold(g.nodes.iter().map(NodeName::as_str));
         let line =
             |g: &NodeGroup| format!("{:?} {} {} ^{}", g.kind, g.name, list(g), g.above.join("+"));
-        said.groups.iter().map(line).collect()
+        report.groups.iter().map(line).collect()
     }
 
     #[test]
-    fn switches_above_hold_what_is_below_them() {
-        let said = say(vec![
+    fn upper_switches_contain_all_nodes_below() {
+        let report = report_of(vec![
             switch("root", "", "mid,c"),
             switch("mid", "", "a,b"),
             switch("a", "n[1-2]", ""),
@@ -347,7 +347,7 @@ mod tests {
             switch("c", "n5", ""),
         ]);
         assert_eq!(
-            group_lines(&said),
+            group_lines(&report),
             [
                 "Switch root n[1-5] ^",
                 "Switch mid n[1-4] ^root",
@@ -356,59 +356,63 @@ mod tests {
                 "Leaf c n5 ^root",
             ]
         );
-        assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
+        assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
     }
 
     #[test]
     fn two_spines_over_the_same_leaves_are_one_fabric() {
-        let said = say(vec![
+        let report = report_of(vec![
             switch("a", "n1", ""),
             switch("b", "n2", ""),
             switch("x", "", "a,b"),
             switch("y", "", "a,b"),
         ]);
-        assert_eq!(said.groups[0].above, ["x", "y"]);
-        assert_eq!(said.notes, ["2 switches at the top level: x, y"]);
+        assert_eq!(report.groups[0].above, ["x", "y"]);
+        assert_eq!(report.notes, ["2 switches at the top level: x, y"]);
     }
 
     #[test]
-    fn parts_that_nothing_joins_are_named_by_their_tops() {
-        let said = say(vec![
+    fn separate_parts_are_reported_by_their_top_switches() {
+        let report = report_of(vec![
             switch("x", "", "a,b"),
             switch("a", "n1", ""),
             switch("b", "n2", ""),
             switch("alone", "n3", ""),
         ]);
         assert_eq!(
-            said.notes,
+            report.notes,
             ["2 separate parts without a common switch, with x, alone at their tops"]
         );
-        assert!(said.problems.is_empty());
+        assert!(report.problems.is_empty());
     }
 
     #[test]
-    fn a_circle_is_named_and_what_is_below_it_stays() {
-        let said = say(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
-        assert_eq!(said.problems[0].message, "switches form a cycle: x, y, x");
-        assert_eq!(group_lines(&said), ["Switch x n1 ^y", "Switch y n1 ^x", "Leaf a n1 ^y"]);
-        assert_eq!(say(vec![switch("x", "", "x")]).problems.len(), 1);
+    fn a_cycle_is_reported_and_the_switches_below_stay() {
+        let report =
+            report_of(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
+        assert_eq!(report.problems[0].message, "switches form a cycle: x, y, x");
+        assert_eq!(group_lines(&report), ["Switch x n1 ^y", "Switch y n1 ^x", "Leaf a n1 ^y"]);
+        assert_eq!(report_of(vec![switch("x", "", "x")]).problems.len(), 1);
     }
 
     #[test]
-    fn unknown_and_doubled_switches_are_contradictions() {
-        let said =
-            say(vec![switch("x", "", "a,gone"), switch("a", "n1", ""), switch("a", "n2", "")]);
-        let messages: Vec<&str> = said.problems.iter().map(|p| p.message.as_str()).collect();
+    fn unknown_and_duplicate_switches_are_contradictions() {
+        let report = report_of(vec![
+            switch("x", "", "a,gone"),
+            switch("a", "n1", ""),
+            switch("a", "n2", ""),
+        ]);
+        let messages: Vec<&str> = report.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(messages[0].starts_with("switch a is defined twice"), "{messages:?}");
         assert_eq!(messages[1], "switch x has children that are not defined: gone");
-        assert_eq!(group_lines(&said), ["Switch x n1 ^", "Leaf a n1 ^x"]);
+        assert_eq!(group_lines(&report), ["Switch x n1 ^", "Leaf a n1 ^x"]);
     }
 
     #[test]
-    fn a_node_at_two_leaves_is_worth_a_remark() {
-        let said = say(vec![switch("a", "n[1-3]", ""), switch("b", "n[3-4]", "")]);
-        assert!(said.notes.contains(&"n3 at two leaves, a and b (f:b)".to_owned()));
-        assert!(said.problems.is_empty());
+    fn a_node_at_two_leaves_gets_a_note() {
+        let report = report_of(vec![switch("a", "n[1-3]", ""), switch("b", "n[3-4]", "")]);
+        assert!(report.notes.contains(&"n3 at two leaves, a and b (f:b)".to_owned()));
+        assert!(report.problems.is_empty());
     }
 
     #[test]
@@ -417,11 +421,11 @@ mod tests {
             .map(|n| switch(&format!("s{n}"), "", &format!("s{}", n + 1)))
             .chain([switch("s3000", "n[1-2000]", "")])
             .collect();
-        let said = say(chain);
-        assert_eq!(said.problems.len(), 1, "{:?}", said.problems);
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Unsupported);
+        let report = report_of(chain);
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Unsupported);
         let mesh: Vec<SlurmSwitch> =
             (0..300).map(|n| switch(&format!("s{n}"), "", "s[0-299]")).collect();
-        assert!(!say(mesh).problems.is_empty());
+        assert!(!report_of(mesh).problems.is_empty());
     }
 }

@@ -16,7 +16,7 @@ use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceRepo
 const MAX_INCLUDE_DEPTH: usize = 10;
 const MAX_FILES: usize = 100;
 
-/// Truncates unknown words in messages.
+/// The longest excerpt of an unknown word in messages, in characters.
 const MAX_SHOWN: usize = 80;
 
 /// Keys at the start of a line of this file.
@@ -31,18 +31,18 @@ pub fn recognises(text: &str) -> bool {
         let (found, _) = parse_entries(text);
         let first =
             found.first().is_some_and(|entry| LINE_KEYS.iter().any(|key| entry.has_key(key)));
-        let answered =
+        let is_answer =
             found.iter().any(|entry| CONTROLLER_KEYS.iter().any(|key| entry.has_key(key)));
-        (first, answered)
+        (first, is_answer)
     };
     let mut found = false;
     for line in read_lines(strip_bom(text)) {
-        let (first, answered) = if line.is_blank() {
+        let (first, is_answer) = if line.is_blank() {
             begins(line.comment.as_deref().unwrap_or_default())
         } else {
             begins(line.text())
         };
-        if answered || (!first && !line.is_blank() && parse_include(&line).is_none()) {
+        if is_answer || (!first && !line.is_blank() && parse_include(&line).is_none()) {
             return false;
         }
         found |= first;
@@ -295,9 +295,9 @@ impl TopologyConfReader {
     }
 
     fn finish(mut self) -> SourceReport {
-        let mut said = self.report;
+        let mut report = self.report;
         if !self.rings.is_empty() {
-            said.notes.push(format!(
+            report.notes.push(format!(
                 "rings are ignored: {}",
                 list_some(self.rings.iter().map(String::as_str))
             ));
@@ -307,18 +307,18 @@ impl TopologyConfReader {
             if !self.commented.is_empty() {
                 let message =
                     format!("no block or switch is defined: all are commented out: {commented}");
-                said.push_problem(SourceProblemKind::Incomplete, None, message);
+                report.push_problem(SourceProblemKind::Incomplete, None, message);
             } else if self.rings.is_empty() {
                 let message = "no block or switch is defined";
-                said.push_problem(SourceProblemKind::Incomplete, self.sizes_at.take(), message);
+                report.push_problem(SourceProblemKind::Incomplete, self.sizes_at.take(), message);
             }
-            return said;
+            return report;
         }
         if !self.commented.is_empty() {
-            said.notes.push(format!("commented out: {commented}"));
+            report.notes.push(format!("commented out: {commented}"));
         }
         if !self.blocks.is_empty() && !self.switches.is_empty() {
-            said.notes.push(
+            report.notes.push(
                 "both blocks and switches are defined; TopologyPlugin decides which are used"
                     .to_owned(),
             );
@@ -326,17 +326,17 @@ impl TopologyConfReader {
         if !self.blocks.is_empty() || self.sizes_at.is_some() {
             let sizes_at = self.sizes_at.take();
             SlurmBlockTopology { topology: None, in_force: true, sizes: self.sizes, sizes_at }
-                .add_to_report(&mut said, self.blocks);
+                .add_to_report(&mut report, self.blocks);
         }
         if let Some(at) = self.guids {
             let message = "the switches list port GUIDs (as written for SHARP), not nodes: the \
                            nodes of a leaf are unknown";
-            said.push_problem(SourceProblemKind::Unsupported, at, message);
+            report.push_problem(SourceProblemKind::Unsupported, at, message);
         } else if !self.switches.is_empty() {
             SlurmSwitchTree { topology: None, in_force: true }
-                .add_to_report(&mut said, self.switches);
+                .add_to_report(&mut report, self.switches);
         }
-        said
+        report
     }
 }
 

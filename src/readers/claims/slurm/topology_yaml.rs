@@ -43,27 +43,27 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses the file. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmTopologyYaml, place);
+    let mut report = SourceReport::new(SourceKind::SlurmTopologyYaml, place);
     let document = yaml_tree::read(strip_bom(text));
     for remark in document.duplicate_keys {
         let at = SlurmTextPosition::new(place, remark.line, remark.column).to_string();
-        said.push_problem(SourceProblemKind::Contradictory, at, remark.message);
+        report.push_problem(SourceProblemKind::Contradictory, at, remark.message);
     }
     if let Some(remark) = document.error {
         let at = SlurmTextPosition::new(place, remark.line, remark.column).to_string();
         let message = format!("{}; Slurm rejects the whole file", remark.message);
-        said.push_problem(SourceProblemKind::Malformed, at, message);
+        report.push_problem(SourceProblemKind::Malformed, at, message);
     }
     if document.has_more {
-        said.notes.push("only the first document of the file is read, as Slurm does".to_owned());
+        report.notes.push("only the first document of the file is read, as Slurm does".to_owned());
     }
     let Some(root) = document.root else {
-        if said.problems.is_empty() {
-            said.push_problem(SourceProblemKind::Incomplete, None, "the file is empty");
+        if report.problems.is_empty() {
+            report.push_problem(SourceProblemKind::Incomplete, None, "the file is empty");
         }
-        return limit_notes(said);
+        return limit_notes(report);
     };
-    let mut file = TopologyYamlReader { place, report: said, host_lists: HostListBudget::new() };
+    let mut file = TopologyYamlReader { place, report, host_lists: HostListBudget::new() };
     file.read_topologies(&root);
     limit_notes(file.report)
 }

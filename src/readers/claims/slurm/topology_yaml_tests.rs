@@ -5,17 +5,17 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::NodeGroup;
 
-fn group_lines(said: &SourceReport) -> Vec<String> {
+fn group_lines(report: &SourceReport) -> Vec<String> {
     let line = |g: &NodeGroup| {
         let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
         let topology = g.topology.as_deref().unwrap_or("-");
         format!("{topology} {} {:?} {} {nodes}", g.in_force, g.kind, g.name)
     };
-    said.groups.iter().map(line).collect()
+    report.groups.iter().map(line).collect()
 }
 
-fn messages(said: &SourceReport) -> Vec<String> {
-    said.problems.iter().map(ToString::to_string).collect()
+fn messages(report: &SourceReport) -> Vec<String> {
+    report.problems.iter().map(ToString::to_string).collect()
 }
 
 const GOOD: &str = "---
@@ -51,9 +51,9 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
         [GOOD.to_owned(), GOOD.replace('\n', "\r\n"), format!("\u{feff}{}", GOOD.trim_end())]
     {
         assert!(recognises(&text));
-        let said = read("topology.yaml", &text);
+        let report = read("topology.yaml", &text);
         assert_eq!(
-            group_lines(&said),
+            group_lines(&report),
             [
                 "racks true Domain r1 tray[01-04]",
                 "racks true Domain r2 tray[05-06]",
@@ -63,11 +63,11 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
                 "fabric false Leaf leaf2 tray[03-06]",
             ]
         );
-        assert!(said.problems.is_empty(), "{:?}", messages(&said));
-        assert_eq!(said.groups[0].at.as_deref(), Some("topology.yaml:8:16"));
-        assert_eq!(said.groups[0].size, Some(3));
+        assert!(report.problems.is_empty(), "{:?}", messages(&report));
+        assert_eq!(report.groups[0].at.as_deref(), Some("topology.yaml:8:16"));
+        assert_eq!(report.groups[0].size, Some(3));
         assert_eq!(
-            said.notes,
+            report.notes,
             [
                 "topology racks: aggregates of 6 nodes are for scheduling, they are not domains",
                 "topology racks: blocks without nodes: spare",
@@ -81,28 +81,28 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
 }
 
 #[test]
-fn what_the_controller_prints_of_its_own_is_read_alike() {
+fn scontrol_show_topoconf_reads_the_same() {
     let text = "%YAML 1.1\n---\n- topology: a\n  cluster_default: true\n  block:\n    \
                 block_sizes:\n    - 2\n    blocks:\n    - block: b\n      nodes: n[1-2]\n  \
                 flat: {}\n  ring: {}\n  torus3d: {}\n  tree: {}\n- topology: f\n  \
                 cluster_default: false\n  block: {}\n  flat: true\n  tree: {}\n...\n";
     assert!(recognises(text));
-    let said = read("scontrol show topoconf", text);
-    assert_eq!(group_lines(&said), ["a true Domain b n[1-2]"]);
-    assert!(said.problems.is_empty(), "{:?}", messages(&said));
+    let report = read("scontrol show topoconf", text);
+    assert_eq!(group_lines(&report), ["a true Domain b n[1-2]"]);
+    assert!(report.problems.is_empty(), "{:?}", messages(&report));
 }
 
 #[test]
-fn a_syntax_error_has_a_place_and_costs_only_what_follows() {
+fn a_syntax_error_has_a_position_and_costs_only_the_rest() {
     let text = "- topology: a\n  block:\n    blocks:\n      - {block: b, nodes: 'n[1-2]'}\n\
                 - topology: c\n  block: [1, 2\n- topology: d\n  flat: true\n";
-    let said = read("t.yaml", text);
-    assert_eq!(group_lines(&said), ["a true Domain b n[1-2]"]);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
-    let at = said.problems[0].at.as_deref().expect("a place");
+    let report = read("t.yaml", text);
+    assert_eq!(group_lines(&report), ["a true Domain b n[1-2]"]);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
+    let at = report.problems[0].at.as_deref().expect("a place");
     assert!(at.starts_with("t.yaml:6") || at.starts_with("t.yaml:7"), "{at}");
-    let said = read("t.yaml", "- topology: a\n  block:\n\tblocks: []\n");
-    assert!(said.problems[0].at.as_deref().is_some_and(|at| at.starts_with("t.yaml:3:")));
+    let report = read("t.yaml", "- topology: a\n  block:\n\tblocks: []\n");
+    assert!(report.problems[0].at.as_deref().is_some_and(|at| at.starts_with("t.yaml:3:")));
 }
 
 #[test]
@@ -129,13 +129,13 @@ fn a_broken_topology_leaves_the_others_usable() {
     ];
     for (text, expected) in broken {
         for file in [format!("{good}{text}"), format!("{text}{good}")] {
-            let said = read("t.yaml", &file);
+            let report = read("t.yaml", &file);
             let is_second_of_its_name = expected == "defined twice" && file.starts_with(text);
-            let is_read = group_lines(&said).iter().any(|line| line.ends_with("Domain b n1"));
+            let is_read = group_lines(&report).iter().any(|line| line.ends_with("Domain b n1"));
             assert!(is_read || is_second_of_its_name, "{file}");
-            let found = messages(&said);
+            let found = messages(&report);
             assert!(found.iter().any(|m| m.contains(expected)), "{expected:?} in {found:?}");
-            assert!(said.problems.iter().all(|p| p.at.is_some()), "{found:?}");
+            assert!(report.problems.iter().all(|p| p.at.is_some()), "{found:?}");
         }
     }
 }
@@ -145,9 +145,9 @@ fn a_broken_entry_costs_only_itself() {
     let text = "- topology: x\n  block:\n    block_sizes: [4, 12, many]\n    blocks:\n    \
                 - {block: a, nodes: 'n[1-'}\n    - {nodes: n2}\n    - {block: c, nodes: {a: b}}\n    \
                 - {block: d, nodes: n4}\n    - {block: d, nodes: n5}\n";
-    let said = read("t.yaml", text);
-    assert_eq!(group_lines(&said), ["x true Domain d n4"]);
-    let found = messages(&said).join("\n");
+    let report = read("t.yaml", text);
+    assert_eq!(group_lines(&report), ["x true Domain d n4"]);
+    let found = messages(&report).join("\n");
     for expected in [
         "t.yaml:3:26: topology x: block_sizes must be numbers",
         "t.yaml:3:18: topology x: block size 12 is not 4 times",
@@ -162,32 +162,32 @@ fn a_broken_entry_costs_only_itself() {
 
 #[test]
 fn a_default_that_is_broken_leaves_nothing_in_force() {
-    let said = read(
+    let report = read(
         "t.yaml",
         "- topology: x\n  cluster_default: true\n  block: {blocks: 7}\n\
          - topology: y\n  block: {blocks: [{block: b, nodes: n1}]}\n",
     );
-    assert_eq!(group_lines(&said), ["y false Domain b n1"]);
-    let said = read("t.yaml", "- topology: y\n  block: {blocks: {block: b, nodes: n1}}\n");
-    assert_eq!(group_lines(&said), ["y true Domain b n1"]);
-    assert!(said.notes[0].contains("no topology is cluster_default"));
+    assert_eq!(group_lines(&report), ["y false Domain b n1"]);
+    let report = read("t.yaml", "- topology: y\n  block: {blocks: {block: b, nodes: n1}}\n");
+    assert_eq!(group_lines(&report), ["y true Domain b n1"]);
+    assert!(report.notes[0].contains("no topology is cluster_default"));
 }
 
 #[test]
-fn kinds_that_nobody_knows_are_named_and_skipped() {
-    let said = read("t.yaml", "- topology: x\n  dragonfly: {groups: 4}\n");
-    assert_eq!(said.notes, ["topology x: no known kind (dragonfly); skipped"]);
-    let said = read("t.yaml", "- topology: x\n  flat: true\n  colour: red\n");
-    assert_eq!(said.notes[0], "topology x: unknown keys: colour");
+fn unknown_kinds_are_named_and_skipped() {
+    let report = read("t.yaml", "- topology: x\n  dragonfly: {groups: 4}\n");
+    assert_eq!(report.notes, ["topology x: no known kind (dragonfly); skipped"]);
+    let report = read("t.yaml", "- topology: x\n  flat: true\n  colour: red\n");
+    assert_eq!(report.notes[0], "topology x: unknown keys: colour");
 }
 
 #[test]
 fn long_lists_and_alias_bombs_end() {
-    let said = read(
+    let report = read(
         "t.yaml",
         "- topology: x\n  block:\n    blocks:\n      - {block: b, nodes: 'n[1-100000]'}\n",
     );
-    assert_eq!(said.groups[0].nodes.len(), 100_000);
+    assert_eq!(report.groups[0].nodes.len(), 100_000);
     let names: String = (0..50_000).map(|n| format!("        - n{n}\n")).collect();
     let text =
         format!("- topology: x\n  block:\n    blocks:\n      - block: b\n        nodes:\n{names}");
@@ -198,13 +198,13 @@ fn long_lists_and_alias_bombs_end() {
     for number in 0..2_000 {
         bomb.push_str(&format!("      - {{block: c{number}, nodes: [*n, *n, *n]}}\n      - *b\n"));
     }
-    let said = read("t.yaml", &bomb);
-    assert!(messages(&said).iter().any(|m| m.contains("more than 1000000 names")));
-    assert!(said.problems.len() <= 201);
+    let report = read("t.yaml", &bomb);
+    assert!(messages(&report).iter().any(|m| m.contains("more than 1000000 names")));
+    assert!(report.problems.len() <= 201);
 }
 
 #[test]
-fn other_files_are_not_taken_for_one() {
+fn other_files_are_not_recognised() {
     for text in [
         "",
         "hello\n",
@@ -225,8 +225,8 @@ fn other_files_are_not_taken_for_one() {
 #[test]
 fn an_empty_file_is_incomplete() {
     for text in ["", "---\n", "[]\n", "# nothing\n"] {
-        let said = read("t.yaml", text);
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
+        let report = read("t.yaml", text);
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
     }
     assert_eq!(read("t.yaml", "text\n").problems[0].kind, SourceProblemKind::Malformed);
 }

@@ -97,7 +97,6 @@ struct OpenYamlCollection {
     anchor: usize,
     line: usize,
     column: usize,
-    /// Depth of its deepest value.
     deepest: usize,
 }
 
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_places() {
+    fn values_have_positions() {
         assert_eq!(
             tree("%YAML 1.1\n---\n- a: 1\n  b: [x, 'null', null]\n- ~\n...\n"),
             r#"[{a="1"@3:6 b=["x"@4:7 "null"@4:10 -]} -]"#
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_whole_before_a_mistake_stays() {
+    fn complete_values_before_a_mistake_stay() {
         let document = read("- a: 1\n- b: 2\n- c: [1, 2\n- d: 4\n");
         assert_eq!(
             render(document.root.as_deref().expect("a list")),

@@ -118,10 +118,10 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     for line in input.lines.iter().filter(|line| !line.trimmed().is_empty()) {
         last = line.number;
         if is_unreached(line.text) {
-            let said = clean(line.text);
+            let cell = clean(line.text);
             parsed
                 .problems
-                .push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line.number));
+                .push(OutputProblem::new(OutputProblemKind::Error, cell).at_line(line.number));
         } else if is_heading(line.text) {
             if begun && !closed {
                 parsed.problems.push(truncation_problem(line.number));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_engine_out_of_reach_is_an_error_and_no_result() {
+    fn an_unreachable_host_engine_is_an_error_without_a_result() {
         let parsed =
             read("Error: unable to establish a connection to the specified host: localhost\n");
         assert!(parsed.has_problem(OutputProblemKind::Error) && !parsed.complete);

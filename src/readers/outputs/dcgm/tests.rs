@@ -1,4 +1,4 @@
-//! Documents written here in the tool's layouts, and laws of reading them.
+//! Generated documents in the tool's layouts, and properties of the parser.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -76,7 +76,7 @@ fn lists_of_gpus_become_one_result_each_and_skips_one_note() {
 }
 
 #[test]
-fn a_part_that_is_no_gpu_is_named_and_not_taken_for_one() {
+fn a_part_other_than_a_gpu_is_named_and_not_counted_as_one() {
     let tests = json!([{ "name": "cpu_eud", "results": [
         { "entity_group": "CPU", "entity_group_id": 7, "entity_id": 1, "status": "Fail" },
     ]}]);
@@ -86,7 +86,7 @@ fn a_part_that_is_no_gpu_is_named_and_not_taken_for_one() {
 }
 
 #[test]
-fn a_summary_counts_where_no_part_says_it() {
+fn a_summary_counts_if_no_part_has_a_result() {
     let tests =
         json!([{ "name": "software", "results": [], "test_summary": { "status": "Fail" } }]);
     let parsed = read(&version_4(&tests).to_string());
@@ -120,7 +120,7 @@ fn iterations_are_all_read() {
 }
 
 #[test]
-fn a_second_document_is_told_and_not_passed_over() {
+fn a_second_document_is_reported_and_not_ignored() {
     let of = |status: &str| {
         let result =
             json!({"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": status});
@@ -133,7 +133,7 @@ fn a_second_document_is_told_and_not_passed_over() {
 }
 
 #[test]
-fn a_status_nobody_knows_is_not_a_pass() {
+fn an_unknown_status_is_not_a_pass() {
     for status in ["", "Pas\u{0}s", "Maybe"] {
         let tests = json!([{ "name": "pcie", "results": [{ "gpu_ids": "0", "status": status }] }]);
         let text = version_4(&tests).to_string().replace("\\u0000", "\u{0}");

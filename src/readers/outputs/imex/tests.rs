@@ -1,4 +1,4 @@
-//! Outputs written here in the tool's grammar, and laws of reading them.
+//! Generated outputs in the tool's grammar, and properties of the parser.
 
 use std::fmt::Write;
 
@@ -141,7 +141,7 @@ fn json_that_stops_or_lacks_the_state_is_not_whole() {
 }
 
 #[test]
-fn a_second_document_is_told_and_not_passed_over() {
+fn a_second_document_is_reported_and_not_ignored() {
     let one = "{\"status\": \"UP\", \"nodes\": {\"0\": {\"status\": \"READY\", \"host\": \"a\"}}}";
     assert!(read(one).complete, "{:?}", read(one));
     let two = read(&format!("{one}\n{}\n", one.replace("UP", "DOWN")));
@@ -149,7 +149,7 @@ fn a_second_document_is_told_and_not_passed_over() {
 }
 
 #[test]
-fn a_daemon_state_alone_is_no_domain() {
+fn a_daemon_state_alone_is_not_a_domain() {
     let parsed = read("WAITING_FOR_PEERS\n");
     assert!(parsed.complete && parsed.facts.imex.is_none());
     assert_eq!(parsed.facts.parameters["imex.daemon_state"], "WAITING_FOR_PEERS");
@@ -157,7 +157,7 @@ fn a_daemon_state_alone_is_no_domain() {
 }
 
 #[test]
-fn a_made_up_file_of_many_nodes_ends_in_time() {
+fn a_forged_file_of_many_nodes_ends_in_time() {
     let nodes: String = (0..100_000).map(|n| format!("Node #{n} - 10.0.0.1 - READY\n")).collect();
     let parsed = read(&format!("{LEGEND_TEXT}Nodes:\n{nodes}Domain State: UP\n"));
     assert!(!parsed.complete);
@@ -166,7 +166,7 @@ fn a_made_up_file_of_many_nodes_ends_in_time() {
 
 proptest! {
     #[test]
-    fn what_was_rendered_is_read_back(
+    fn rendered_output_is_read_back(
         numbers in proptest::collection::btree_set(0u32..200, 1..19),
         pick in proptest::collection::vec(0usize..8, 18 * 18),
     ) {
@@ -209,7 +209,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_launcher_puts_in_front_of_json_and_words_is_passed_over() {
+fn launcher_prefixes_of_json_and_tokens_are_ignored() {
     let json = "{\n  \"nodes\": {\n    \"4\": {\"status\": \"READY\", \"host\": \"10.9.8.4\"}\n  },\n\
                 \x20 \"timestamp\": \"7/9/2026 11:22:33.444\",\n  \"status\": \"UP\"\n}\n";
     for margin in ["[pod/daemon-7/main] ", "3: ", "2026-07-09T11:22:33Z "] {

@@ -38,9 +38,7 @@ pub(super) struct NcclTestProgram {
     /// Its name without a build's suffix.
     pub(super) name: &'static str,
     factor: BusbwFactor,
-    /// It has a reduction.
     reduces: bool,
-    /// It has a root rank.
     rooted: bool,
     /// The printed size is n times count elements; `None`: it depends.
     is_size_multiplied: Option<bool>,
@@ -71,7 +69,6 @@ const MOST_RANKS: f64 = 10_000.0;
 /// The known bounds of the number of ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RankCount {
-    /// The exact number.
     pub(super) exact: Option<u32>,
     /// The minimum; 0 if unknown.
     pub(super) at_least: u32,
@@ -94,7 +91,6 @@ pub(super) struct NcclRowEvidence {
     pub(super) factor: NumberRange,
     /// Data was checked out of place and not in place.
     pub(super) in_place_unchecked: bool,
-    /// Data was checked in place.
     pub(super) in_place_checked: bool,
     /// In several rows algbw equals size over time.
     pub(super) size_over_time: bool,
@@ -218,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_of_all_reduce_and_of_sendrecv_look_alike() {
+    fn two_ranks_of_all_reduce_and_of_sendrecv_are_indistinguishable() {
         let mut rows = sample_evidence(true, false, 1.0);
         rows.size_multiple = Some(1);
         assert_eq!(names(&rows), ["all_reduce_perf", "sendrecv_perf"]);
@@ -227,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_and_exchanges_are_told_apart_by_what_they_check_and_count() {
+    fn gathers_and_exchanges_are_distinguished_by_their_checks_and_counts() {
         let mut rows = sample_evidence(false, false, 0.875);
         rows.size_multiple = Some(8);
         rows.in_place_checked = true;

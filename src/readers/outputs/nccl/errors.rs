@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_lines_are_no_failures() {
+    fn ordinary_lines_are_not_failures() {
         for line in ["# Out of bounds values : 0 OK", "srun: job 4 queued", "USAGE: mytool [-h]"] {
             assert_eq!(parse_launcher_failure(line), None, "{line}");
         }

@@ -10,7 +10,6 @@ use super::run::{DataCheck, NcclRow, NcclRowHalf};
 use crate::outputs::text;
 use model::measurement::BufferPlacement;
 
-/// The content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NcclColumn {
     Time,
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_nobody_has_seen_do_not_shift_the_others() {
+    fn unknown_columns_do_not_shift_the_others() {
         let header = "# size count type redop root time algbw busbw #wrong #bitdiff time algbw \
                       busbw #wrong #bitdiff impl algo proto";
         let row = "4096 1024 float sum -1 20.0 0.20 0.36 0 0 21.0 0.20 0.34 0 0 N/A RING LL";

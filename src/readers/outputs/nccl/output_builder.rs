@@ -1,4 +1,4 @@
-//! Collects the content of one output and builds a [`Parsed`].
+//! Collects the content of one output and builds a [`ParseOutput`].
 //!
 //! Runs are closed here in order, failures get the name of their run, and repetitions of another
 //! failure are dropped.
@@ -16,7 +16,6 @@ use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 /// Warnings kept per failure; more only repeat it.
 const MOST_WARNINGS: usize = 64;
 
-/// A failure and its position.
 #[derive(Debug)]
 pub(super) struct NcclFailureReport {
     pub(super) failure: NcclTestFailure,
@@ -35,7 +34,6 @@ pub(super) struct NcclWarning {
     pub(super) run: usize,
 }
 
-/// The content read so far.
 #[derive(Debug, Default)]
 pub(super) struct NcclOutputBuilder {
     pub(super) runs: Vec<NcclRun>,

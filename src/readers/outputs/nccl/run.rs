@@ -1,6 +1,6 @@
 //! One run of a test in either of the tool's formats, and its result: the series and its problems.
 //!
-//! `text` and `json` fill a [`Run`]; this module closes it. It parses no text and knows no
+//! `text` and `json` fill a [`NcclRun`]; this module closes it. It parses no text and knows no
 //! expectations.
 
 use super::collective::RankCount;
@@ -24,7 +24,6 @@ pub(super) enum DataCheck {
     /// The largest relative difference; the tool's verdict at the end of the run decides whether it
     /// is too large.
     Difference(f64),
-    /// Any other text.
     Unreadable,
 }
 
@@ -154,7 +153,6 @@ pub(super) struct NcclRun {
     pub(super) elided: Option<u32>,
     /// Why the run did not end, if its format reports that separately.
     pub(super) unfinished: Option<OutputProblem>,
-    /// Unreadable rows and similar problems.
     pub(super) problems: Vec<OutputProblem>,
     pub(super) line: u32,
 }
@@ -370,7 +368,6 @@ impl NcclRun {
         problems
     }
 
-    /// Data that was not verified.
     fn find_unverified(&self, name: Option<&str>) -> Option<OutputProblem> {
         if self.rows.is_empty() {
             return None;

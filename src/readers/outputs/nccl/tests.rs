@@ -66,7 +66,7 @@ fn the_preamble_becomes_facts() {
 }
 
 #[test]
-fn a_test_without_a_name_is_inferred_and_says_so() {
+fn a_test_without_a_name_is_inferred_and_marked() {
     let parsed = read(&RenderedNcclOutput::new(NcclTestsRelease::Old).text());
     assert_eq!(series(&parsed, 0).testcase.as_deref(), Some("all_reduce_perf"));
     assert_eq!(parsed.facts.parameters["testcase"], "inferred");
@@ -137,7 +137,7 @@ fn a_word_lost_in_a_row_moves_no_number_into_another_column() {
 }
 
 #[test]
-fn a_header_whose_halves_differ_is_no_header() {
+fn a_header_whose_halves_differ_is_not_a_header() {
     let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let header = text.lines().find(|line| line.contains("size")).expect("a header");
     let short = header.replacen(" #wrong", "", 1);
@@ -147,7 +147,7 @@ fn a_header_whose_halves_differ_is_no_header() {
 }
 
 #[test]
-fn a_size_that_fell_apart_is_no_smaller_size() {
+fn a_split_size_is_not_a_smaller_size() {
     let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let parsed = read(&text.replace("  32768  ", "  3 768  "));
     assert!(series(&parsed, 0).points.iter().all(|point| point.bytes != 768));
@@ -217,7 +217,7 @@ fn a_row_with_one_half_keeps_it() {
 }
 
 #[test]
-fn a_number_the_file_ends_on_is_not_believed() {
+fn a_number_at_the_end_of_the_file_is_not_used() {
     let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.preamble() + &output.table();
     let cut = text.trim_end().len() - "  2.67       0".len() + 3;
@@ -306,7 +306,7 @@ fn a_row_or_footer_with_dots_for_numbers_is_an_elision() {
 }
 
 #[test]
-fn several_runs_in_one_file_are_told_apart() {
+fn several_runs_in_one_file_are_separate() {
     let one = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let bare = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = format!("{one}+ next\n{one}{}{}", bare.table(), bare.footer());
@@ -337,7 +337,7 @@ fn run_cycles_repeat_the_sweep_in_the_same_run() {
 }
 
 #[test]
-fn tasks_that_each_print_a_table_are_runs_of_their_own() {
+fn tasks_that_each_print_a_table_are_separate_runs() {
     let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let tagged: String = text
         .lines()
@@ -349,7 +349,7 @@ fn tasks_that_each_print_a_table_are_runs_of_their_own() {
 }
 
 #[test]
-fn one_rank_has_no_bus_bandwidth_and_that_is_no_contradiction() {
+fn one_rank_has_no_bus_bandwidth_and_that_is_not_a_contradiction() {
     let output = RenderedNcclOutput {
         release: NcclTestsRelease::Wrong,
         rows: vec![(1 << 25, [half(1 << 25, 25.0, 1), half(1 << 25, 0.25, 1)])],

@@ -21,7 +21,6 @@ use crate::outputs::{ParserInput, text};
 use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
-/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NcclTextStage {
     Version,
@@ -35,7 +34,6 @@ enum NcclTextStage {
     Average,
 }
 
-/// An incomplete row.
 struct PendingNcclRow {
     words: Vec<String>,
     line: u32,

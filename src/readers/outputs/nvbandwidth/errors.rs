@@ -15,7 +15,6 @@ pub(super) struct NvbandwidthFailure {
     pub scope: FailureScope,
 }
 
-/// The reach of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureScope {
     /// The process stops here.

@@ -19,7 +19,6 @@ pub(super) enum NvbandwidthHeadItem {
     /// A GPU of this host; the line does not name the host.
     Device(ToolDevice),
     Rank(ToolRank),
-    /// The MPI build.
     Mpi,
 }
 

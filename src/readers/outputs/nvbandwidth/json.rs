@@ -409,7 +409,6 @@ impl NvbandwidthJsonReader {
     }
 }
 
-/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NvbandwidthTestStatus {
     Passed,

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::testcases::TestcaseEvent;
 
-/// The running test.
 #[derive(Debug)]
 pub(super) struct NvbandwidthTest {
     /// `None` for a damaged name.
@@ -18,7 +17,6 @@ pub(super) struct NvbandwidthTest {
     pub(super) is_reported: bool,
 }
 
-/// One run of the tool.
 #[derive(Debug, Default)]
 pub(super) struct NvbandwidthRun {
     pub(super) index: u32,
@@ -33,7 +31,6 @@ pub(super) struct NvbandwidthRun {
     pub(super) events: Vec<TestcaseEvent>,
     /// Indices of the nameless waived tests among the problems.
     pub(super) waived: Vec<usize>,
-    /// Announced tests.
     pub(super) started: BTreeSet<String>,
     /// Tests, or parts, with a matrix, and its index among the measurements.
     pub(super) printed: BTreeMap<String, usize>,
@@ -41,7 +38,6 @@ pub(super) struct NvbandwidthRun {
     pub(super) line: u32,
     pub(super) has_closing_note: bool,
     pub(super) has_failed: bool,
-    /// Part of it is missing.
     pub(super) is_broken: bool,
 }
 

@@ -87,7 +87,6 @@ pub(super) enum TableLineKind {
     Row,
     /// The first row of another table whose header was lost.
     Restart,
-    /// Not a row.
     No,
 }
 
@@ -444,7 +443,6 @@ impl<'a> NvbandwidthTable<'a> {
         self.is_whole() && sum_deviation(self.cells(), sum, text_rounding_error).is_none()
     }
 
-    /// The matrix and its problems.
     pub(super) fn finish(
         mut self,
         run: u32,

@@ -89,7 +89,7 @@ const ORDER: &[DefaultTestcase] = &[
 pub(super) enum TestcaseEvent {
     /// It ran (or tried to); `None` for an unreadable name.
     Ran(Option<String>),
-    /// It was waived, namelessly.
+    /// It was waived; the tool printed no name.
     Waived,
 }
 
@@ -247,7 +247,7 @@ pub(super) fn part_for_title(name: &str, title: &str) -> Option<&'static str> {
 
 /// The unit of a test's numbers, from its title, else from its name.
 pub(super) fn testcase_unit(name: Option<&str>, title: Option<&str>) -> Option<Unit> {
-    let said = title.and_then(|title| {
+    let in_title = title.and_then(|title| {
         [
             ("(GB/s)", Unit::GigabytesPerSecond),
             ("(ns)", Unit::Nanoseconds),
@@ -257,7 +257,7 @@ pub(super) fn testcase_unit(name: Option<&str>, title: Option<&str>) -> Option<U
         .find(|(text, _)| title.contains(text))
         .map(|(_, unit)| *unit)
     });
-    said.or_else(|| {
+    in_title.or_else(|| {
         name.map(|name| {
             if name.contains("message_latency") {
                 Unit::Microseconds

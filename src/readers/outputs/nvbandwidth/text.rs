@@ -418,11 +418,11 @@ impl<'a> NvbandwidthTextReader<'a> {
     }
 
     fn read_fact(&mut self, line: &OutputLine<'a>, text: &str) -> bool {
-        let Some(said) = header::parse_head_line(text, &mut self.parsed.facts) else {
+        let Some(fact) = header::parse_head_line(text, &mut self.parsed.facts) else {
             return false;
         };
         let lone_word = self.lone_word.take();
-        match said {
+        match fact {
             NvbandwidthHeadItem::Version(version) => self.start_run(line, version),
             NvbandwidthHeadItem::Fact => self.run.has_machine |= text.contains("Driver Version"),
             NvbandwidthHeadItem::Mpi => self.run.is_multinode = true,

@@ -33,7 +33,6 @@ struct NvloomCsvEntry {
     value: Option<f64>,
 }
 
-/// The lines under one header.
 #[derive(Debug)]
 pub(super) struct NvloomCsvRows {
     line: u32,

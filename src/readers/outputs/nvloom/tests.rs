@@ -108,7 +108,7 @@ fn bisect_and_rack_tables_keep_the_tools_labels() {
 }
 
 #[test]
-fn rich_output_has_notes_and_bars_that_are_no_cells() {
+fn rich_output_has_notes_and_bars_that_are_not_cells() {
     let name = "gpu_to_rack_device_to_device_unidir_read_sm";
     let text = format!(
         "Running {name}\n\t770-0\t770-1\t| \t771-0\t771-1\t\n\
@@ -123,7 +123,7 @@ fn rich_output_has_notes_and_bars_that_are_no_cells() {
 }
 
 #[test]
-fn a_copy_that_has_lost_its_tabs_says_the_same() {
+fn a_copy_that_has_lost_its_tabs_reads_the_same() {
     let text = head(3) + &pairs();
     let spaces = text.replace('\t', "    ");
     assert_eq!(parse_output(text.as_bytes()), parse_output(spaces.as_bytes()));
@@ -238,7 +238,7 @@ const CSV: &str = "measurement_id, bandwidth/latency, gpu_src_id, gpu_dst_id, it
                    result [GB/s] [ns]\n";
 
 #[test]
-fn the_csv_test_gives_a_matrix_for_what_ran_together() {
+fn the_csv_test_gives_a_matrix_per_concurrent_group() {
     let rows = "0, bandwidth, 1, 0, 16, device, device, write, ce, 1048576, fan_in, 401.5\n\
                 0, bandwidth, 2, 0, 16, device, device, write, ce, 1048576, fan_in, 402.5\n\
                 1, latency, 3, 0, 4096, device, ignored, ignored, ignored, ignored, far, 1.3e+03\n\
@@ -270,14 +270,14 @@ fn a_csv_of_input_measured_nothing() {
 }
 
 #[test]
-fn outputs_of_its_neighbours_are_not_its() {
+fn outputs_of_similar_tools_are_not_recognised() {
     for text in ["Running device_to_device_memcpy_read_ce.\n", "Total 3 files\nRunning fast\n"] {
         assert_ne!(parse_output(text.as_bytes()).tool, Some(Tool::Nvloom), "{text}");
     }
 }
 
 #[test]
-fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
+fn a_cut_text_gives_only_numbers_of_the_whole_text() {
     let text = head(3)
         + &pairs()
         + CSV

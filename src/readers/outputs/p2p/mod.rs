@@ -229,7 +229,7 @@ impl<'p> P2pReader<'p> {
         // A test with a printed title and no table is the one that failed.
         let testcase = waiting.or(testcase);
         let mut problem = OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(number);
-        let error = text.split_once('\'').and_then(|(_, said)| CudaError::from_message(said));
+        let error = text.split_once('\'').and_then(|(_, message)| CudaError::from_message(message));
         problem.code = error.map(|error| error.runtime_name().to_owned());
         self.parsed.problems.push(problem.in_test(testcase.as_deref()));
         self.title = None;

@@ -29,7 +29,6 @@ pub(super) enum P2pCorner {
     Cpu,
 }
 
-/// The line of column labels.
 #[derive(Debug)]
 pub(super) struct P2pTableHeader<'a> {
     pub(super) corner: P2pCorner,
@@ -75,7 +74,6 @@ pub(super) struct P2pTable {
     rows: Vec<Option<Vec<Option<f64>>>>,
     /// Part of it was cut out by hand.
     pub(super) elided: bool,
-    /// The previous row.
     last: Option<usize>,
     /// Rows of another table, whose header was lost, follow below.
     is_over: bool,

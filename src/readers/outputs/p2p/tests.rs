@@ -1,4 +1,4 @@
-//! Outputs made here, in the grammar of the tool's sources.
+//! Generated outputs in the grammar of the tool's sources.
 
 use proptest::prelude::*;
 
@@ -242,7 +242,7 @@ fn a_cell_lost_in_the_middle_moves_no_other_cell() {
 }
 
 #[test]
-fn numbers_with_decimals_are_no_connections() {
+fn numbers_with_decimals_are_not_connections() {
     let text = "P2P Connectivity Matrix\n     D\\D     0     1\n     0\t     1     1\n\
                 \u{20}    1\t  52.02  53.03\n";
     let parsed = parse_output(text.as_bytes());
@@ -281,7 +281,7 @@ fn a_cuda_failure_is_an_error_of_the_test_that_was_running() {
 }
 
 #[test]
-fn a_damaged_cell_is_null_and_reported_and_its_neighbours_stay() {
+fn a_damaged_cell_is_null_and_reported_and_adjacent_cells_stay() {
     let text = format!(
         "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)\n{}",
         table("D\\D", &level(3, 55.0))
@@ -295,7 +295,7 @@ fn a_damaged_cell_is_null_and_reported_and_its_neighbours_stay() {
 }
 
 #[test]
-fn a_row_that_stands_there_twice_with_other_numbers_is_inconsistent() {
+fn a_row_repeated_with_other_numbers_is_inconsistent() {
     let text = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D     0      1\n\
                 \u{20}    0 900.00 301.00\n     0 900.00 302.00\n     1 303.00 900.00\n";
     let parsed = parse_output(text.as_bytes());
@@ -304,7 +304,7 @@ fn a_row_that_stands_there_twice_with_other_numbers_is_inconsistent() {
 }
 
 #[test]
-fn log_lines_between_rows_are_no_rows() {
+fn log_lines_between_rows_are_not_rows() {
     let text = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n   D\\D     0      1\n\
                 \u{20}    0 900.00 301.00\nslurmstepd: note\n1 warning was suppressed here\n\
                 \u{20}    1 303.00 900.00\n";
@@ -313,7 +313,7 @@ fn log_lines_between_rows_are_no_rows() {
 }
 
 #[test]
-fn copies_that_ran_side_by_side_are_read_one_by_one() {
+fn concurrent_copies_are_read_separately() {
     let (a, b) = (whole_run(2, false, None), whole_run(2, true, None));
     let mut lines =
         (a.lines().map(|l| format!("0: {l}\n")), b.lines().map(|l| format!("1: {l}\n")));
@@ -363,7 +363,7 @@ fn is_within(part: &ParseOutput, whole: &ParseOutput) -> bool {
 }
 
 #[test]
-fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
+fn a_cut_text_gives_only_numbers_of_the_whole_text() {
     let text = whole_run(3, true, Some(2));
     let whole = parse_output(text.as_bytes());
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {

@@ -60,7 +60,6 @@ pub(super) enum PerftestQuantity {
     Latency,
 }
 
-/// One banner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PerftestBanner {
     verb: &'static str,

@@ -34,7 +34,6 @@ pub(super) fn is_document(text: &str) -> bool {
         && names.into_iter().any(|name| PerftestBanner::parse(name).is_some())
 }
 
-/// Parses the file.
 pub(super) fn parse(text: &str) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let (fields, whole) = read_fields(text);

@@ -87,7 +87,6 @@ const WORK_COMPLETION: [&str; 24] = [
     "IBV_WC_TM_RNDV_INCOMPLETE",
 ];
 
-/// One message of failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PerftestFailure {
     pub(super) kind: OutputProblemKind,

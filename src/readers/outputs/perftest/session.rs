@@ -128,9 +128,12 @@ impl PerftestSession {
         if self.banner.is_none() || self.banner != other.banner || self.part != other.part {
             return false;
         }
-        let answers = |a: &Self, b: &Self| !a.locals.is_empty() && a.locals.is_subset(&b.remotes);
-        let silent = [self, other].iter().all(|s| s.locals.is_empty() && s.remotes.is_empty());
-        answers(self, other) || answers(other, self) || (silent && self.server != other.server)
+        let is_peer = |a: &Self, b: &Self| !a.locals.is_empty() && a.locals.is_subset(&b.remotes);
+        let no_addresses =
+            [self, other].iter().all(|s| s.locals.is_empty() && s.remotes.is_empty());
+        is_peer(self, other)
+            || is_peer(other, self)
+            || (no_addresses && self.server != other.server)
     }
 
     /// Merges the other side. False if both have numbers that differ.

@@ -21,7 +21,6 @@ enum PerftestColumn {
     Other,
 }
 
-/// The columns of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PerftestColumns {
     columns: Vec<PerftestColumn>,
@@ -32,13 +31,11 @@ pub(super) struct PerftestColumns {
 /// The result of reading a line under a header.
 #[derive(Debug, PartialEq)]
 pub(super) enum PerftestRow {
-    /// A whole row.
     Whole(SeriesPoint),
     /// A row with an unreadable number.
     Damaged,
     /// A row with too few or too many numbers.
     Short,
-    /// No row.
     Other,
 }
 

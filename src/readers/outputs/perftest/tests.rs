@@ -1,4 +1,4 @@
-//! Outputs made here, in the grammar of the tool's sources.
+//! Generated outputs in the grammar of the tool's sources.
 
 use proptest::prelude::*;
 
@@ -120,7 +120,7 @@ fn the_gid_of_the_end_that_prints_is_kept_as_an_address() {
     for broken in ["00:01", "1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:999", ""] {
         assert_eq!(gid(broken, &v4(4)), None, "{broken}");
     }
-    // As many queue pairs as there are print the same once each.
+    // Every queue pair prints the same line once.
     let all = head("RDMA_Write BW", "mlx5_4") + &addresses(3, 4) + &address("local", 3);
     assert_eq!(parse_output((all + BW).as_bytes()).facts.parameters["gid"], "10.77.0.3");
 }
@@ -283,7 +283,7 @@ fn tests_of_two_devices_are_two_runs_and_both_devices_are_kept() {
 }
 
 #[test]
-fn local_and_remote_results_have_names_of_their_own() {
+fn local_and_remote_results_have_separate_names() {
     let text = head("RDMA_Write Bidirectional BW", "mlx5_0")
         + &addresses(1, 2)
         + BW_G
@@ -307,7 +307,7 @@ fn local_and_remote_results_have_names_of_their_own() {
 }
 
 #[test]
-fn a_size_that_all_sizes_would_have_is_missed() {
+fn a_missing_size_of_all_sizes_is_reported() {
     let all: String = (1..24).map(|i| bw_row(1 << i, 9.0, 8.0)).collect();
     let text = |rows: &str| head("RDMA_Read BW", "mlx5_0") + &addresses(1, 2) + BW + rows + LINE;
     assert!(parse_output(text(&all).as_bytes()).complete);
@@ -365,7 +365,7 @@ fn a_failure_alone_is_recognised() {
 }
 
 #[test]
-fn warnings_are_no_errors() {
+fn warnings_are_not_errors() {
     let text = " WARNING: BW peak won't be measured in this run.\n\
                 Conflicting CPU frequency values detected: 2100.000000 != 2600.000000.\n\
                 Failed to map memory: Warning only\n"
@@ -375,7 +375,7 @@ fn warnings_are_no_errors() {
 }
 
 #[test]
-fn wrong_and_unchecked_data_are_told_apart() {
+fn wrong_and_unchecked_data_are_distinguished() {
     let base = one_test("RDMA_Write BW", "mlx5_0", 1, 2, 5.0);
     let kind = |line: &str| problem_kinds(&parse_output((base.clone() + line + "\n").as_bytes()));
     assert_eq!(
@@ -388,7 +388,7 @@ fn wrong_and_unchecked_data_are_told_apart() {
 }
 
 #[test]
-fn outputs_of_its_neighbours_are_not_its() {
+fn outputs_of_similar_tools_are_not_recognised() {
     for text in [
         "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active\n\t\tRate: 400\n",
         "vendid=0x2c9\nswitchguid=0xe1(e1)\nSwitch\t65 \"S-e1\"\t\t# \"leaf\" enhanced port 0\n",
@@ -447,7 +447,7 @@ fn the_json_file_of_a_latency_test_is_in_microseconds() {
 }
 
 #[test]
-fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
+fn a_cut_text_gives_only_numbers_of_the_whole_text() {
     let rows: String = (1..6).map(|i| bw_row(1 << i, 900.25 + f64::from(i), 800.5)).collect();
     let text = head("RDMA_Write BW", "mlx5_0") + &addresses(1, 2) + BW + &rows + LINE;
     let whole = parse_output(text.as_bytes());
@@ -455,7 +455,7 @@ fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
         let part = parse_output(&text.as_bytes()[..end]);
         let points = series(&part).first().map_or(&[][..], |s| &s.points[..]);
         assert!(series(&whole)[0].points.starts_with(points), "cut at {end}: {part:#?}");
-        // Twenty dashes are taken for the closing line.
+        // Twenty dashes count as the closing line.
         assert!(!part.complete || text.len() - end < 70, "cut at {end}");
     }
 }

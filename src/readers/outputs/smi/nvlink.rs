@@ -93,7 +93,6 @@ impl NvlinkNotice {
     }
 }
 
-/// The content of one line.
 enum NvlinkLine<'a> {
     Gpu {
         index: u32,

@@ -190,7 +190,7 @@ impl SmiGpuBlock {
         }
     }
 
-    /// Stores a value of the sections in [`KEPT`].
+    /// Stores a value of the sections in [`KEPT_SECTIONS`].
     fn keep_parameter(&mut self, path: &str, value: &str) {
         let Some(value) = meaningful_value(value) else { return };
         let kept = KEPT_SECTIONS.iter().find_map(|(section, name)| {

@@ -132,7 +132,6 @@ fn parse_nic_name(text: &str) -> Option<(&str, &str)> {
         .then_some((nic, name))
 }
 
-/// The device of this row.
 fn parse_row_label(text: &str) -> Option<&str> {
     let mut words = text.split_whitespace();
     let label = words.next().filter(|w| is_device(w))?;

@@ -31,7 +31,7 @@ fn unquote_lists(text: &str) -> String {
         if inside {
             let string = bare.strip_suffix(',').unwrap_or(bare);
             match serde_json::from_str::<String>(string) {
-                Ok(said) => push_lines(&mut out, &said),
+                Ok(line) => push_lines(&mut out, &line),
                 Err(_) => {
                     inside = !bare.starts_with(']');
                     out.push('\n');
@@ -56,8 +56,8 @@ fn unquote_logs(text: &str) -> String {
     for line in text.split_inclusive('\n') {
         match serde_json::from_str::<Value>(line.trim()) {
             Ok(record) if record["log"].is_string() => {
-                let said = record["log"].as_str().unwrap_or_default();
-                push_lines(&mut out, said);
+                let log = record["log"].as_str().unwrap_or_default();
+                push_lines(&mut out, log);
             }
             _ => out.push_str(line),
         }
@@ -66,9 +66,9 @@ fn unquote_logs(text: &str) -> String {
 }
 
 /// Writes the string as one line, whatever line ends it contains.
-fn push_lines(out: &mut String, said: &str) {
-    let said = said.strip_suffix('\n').unwrap_or(said);
-    out.push_str(&super::normalise(said).replace('\n', " "));
+fn push_lines(out: &mut String, text: &str) {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    out.push_str(&super::normalise(text).replace('\n', " "));
     out.push('\n');
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use crate::outputs::text::decode;
 
     #[test]
-    fn strings_are_the_lines_they_were_and_keep_their_numbers() {
+    fn strings_become_their_original_lines_with_their_numbers() {
         let ansible = "n1 | SUCCESS => {\n    \"stdout\": \"a\\n\\tb\",\n    \"stdout_lines\": [\n\
                        \x20       \"a\",\n        \"\\tb \\\"c\\\"\"\n    ]\n}\n";
         assert_eq!(decode(ansible.as_bytes()), "n1 | SUCCESS => {\n\n\na\n\tb \"c\"\n\n}\n");

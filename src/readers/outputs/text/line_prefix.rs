@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_collectors_and_loggers_are_no_text() {
+    fn timestamps_of_collectors_and_loggers_are_removed() {
         let second = |at: usize| format!("{:02}", at + 7);
         assert_gone(|at| format!("2026-02-03T04:05:{}.123456789Z ", second(at)), None);
         assert_gone(|at| format!("2026-02-03T04:05:{}+01:00 stdout F ", second(at)), None);
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_services_are_no_text() {
+    fn quotes_and_service_names_are_removed() {
         assert_gone(|_| "> ".to_owned(), None);
         assert_gone(|_| "> > ".to_owned(), None);
         assert_gone(|_| "fabric-check-1  | ".to_owned(), None);
     }
 
     #[test]
-    fn margins_over_margins_are_all_taken_off() {
+    fn nested_prefixes_are_all_removed() {
         assert_gone(|_| "[pod/job-launcher-4x/run] [1,3]<stdout>:".to_owned(), Some(3));
         assert_gone(|at| format!("[pod/job-0/run] 2026-02-03T04:05:0{at}Z "), None);
         assert_gone(|_| "> 0: [1,2]<stdout>:".to_owned(), Some(2));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_only_the_outer_margin_loses_it_too() {
+    fn lines_with_only_the_outer_prefix_lose_it_too() {
         let tagged = "4: [1,0]<stdout>:x\n4: [1,0]<stdout>:y\n4: [1,0]<stdout>:z\n4: ...\n";
         let texts: Vec<&str> = split_lines(tagged).iter().map(|l| l.text).collect();
         assert_eq!(texts, ["x", "y", "z", "..."]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_labels_inside_a_longer_log_is_taken_off() {
+    fn a_block_of_labels_inside_a_longer_log_is_removed() {
         let plain = "some words\n".repeat(40);
         let block: String = (0..9).map(|at| format!("2: row {at}\n")).collect();
         let text = format!("{plain}{block}{plain}");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_several_hosts_are_brought_together() {
+    fn lines_of_several_hosts_are_grouped() {
         let text: String = (0..5).map(|at| format!("n1: a {at}\nn2: b {at}\n")).collect();
         let lines = split_lines(&text);
         let texts: Vec<&str> = lines.iter().map(|l| l.text).collect();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_text_are_no_margins() {
+    fn words_of_the_text_are_not_prefixes() {
         for text in [
             "srun: error: n1: task 3: Killed\nsrun: error: n2: task 4: Killed\n".repeat(3),
             "Link 0: 50 GB/s\nLink 1: 50 GB/s\nLink 2: 50 GB/s\nLink 3: 50 GB/s\n".to_owned(),

@@ -28,11 +28,9 @@ const SOURCE: &str = "the last audit";
 /// Consecutive audits that found everything low by the same share.
 #[derive(Debug)]
 pub(super) struct UniformLowAudits {
-    /// When the operators' inspection ends.
     ready_s: f64,
     /// Number of such audits.
     audits: usize,
-    /// Data of the last one.
     last: (Claims, Vec<ToolRecording>, bool),
 }
 

@@ -1,5 +1,5 @@
-//! What a round that came to its end changes in the acceptance: who is out, what was
-//! reached, how it stands beside the first one, and whether it is held again.
+//! Updates the acceptance after a completed round: excluded nodes, measured levels, the comparison
+//! with the first round, and whether the round is repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,6 @@ use model::trend::FabricPart;
 use model::verdict::Outcome;
 
 impl BurnInSession<'_> {
-    /// Takes in a round that came to its end.
     pub(crate) fn record_round(
         &mut self,
         number: u32,
@@ -72,8 +71,8 @@ impl BurnInSession<'_> {
         self.save()
     }
 
-    /// Holds a round against the first one; nodes that began anew since against the one
-    /// with which they did, so that no two boots are taken for one machine.
+    /// Compares a round with the first one; for nodes that started over since, with the round in
+    /// which they did, so that two different machines or boots are not compared.
     fn compare_round(&mut self, run: &Run, recordings: &[ToolRecording]) -> anyhow::Result<()> {
         let rounds = &self.acceptance.rounds;
         let others = burn_in_termination::find_replaced_machines(rounds);
@@ -83,7 +82,7 @@ impl BurnInSession<'_> {
         for (node, anew) in &others {
             if known.get(node) != Some(anew) {
                 let rule = anew.rule.as_str();
-                note(&format!("{node} begins anew ({rule}): {}", anew.why));
+                note(&format!("{node} starts over ({rule}): {}", anew.why));
             }
             since.entry(anew.after_round + 1).or_default().insert(node);
         }
@@ -113,18 +112,18 @@ impl BurnInSession<'_> {
         Ok(())
     }
 
-    /// Sets a round aside in which a node was bad or lost and left others open: what
-    /// they had to show with it, nobody knows, and that is not their fault. It is
-    /// held again without that node.
+    /// Sets a round aside if a node was faulty or lost and left other nodes with an unknown
+    /// outcome: they could not be measured with it. The round is repeated without that node.
     pub(crate) fn discard_round(&mut self, number: u32) {
-        let bad = |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
+        let is_fault =
+            |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
         let out: BTreeMap<&NodeName, &BurnInStop> = self
             .acceptance
             .nodes
             .iter()
             .filter_map(|node| Some((&node.node, node.out.as_ref()?)))
             .collect();
-        let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
+        let left = out.values().any(|stop| stop.after_round == number && is_fault(stop.rule));
         let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
         let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
         let Some(round) =
@@ -140,7 +139,7 @@ impl BurnInSession<'_> {
         let known = self.acceptance.nodes.iter_mut().find(|it| it.node == *node);
         if let Some(known) = known.filter(|known| known.out.is_none()) {
             let rule = stop.rule.as_str().replace('_', " ");
-            note(&format!("{node} takes no further part ({rule}): {}", stop.why));
+            note(&format!("{node} is excluded ({rule}): {}", stop.why));
             known.out = Some(stop);
         }
     }

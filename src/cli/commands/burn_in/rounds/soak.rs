@@ -1,5 +1,5 @@
-//! The load between two rounds: on all nodes at once, kept in the folder of the
-//! burn-in. What it finds is no evidence of a round; who breaks under it is out.
+//! The load between two rounds: on all nodes at the same time, stored in the folder of the burn-in.
+//! Its findings are not evidence of a round, but a node that breaks under load is excluded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use model::probe::Probe;
 use model::raw_result::RawResult;
 
 impl BurnInSession<'_> {
-    /// Loads all nodes at once; false where somebody ended it.
+    /// Loads all nodes at the same time; false if a signal interrupted it.
     pub(crate) fn soak(&mut self, after: u32) -> anyhow::Result<bool> {
         let claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let minutes = self.acceptance.asked.soak_minutes;
@@ -30,7 +30,7 @@ impl BurnInSession<'_> {
         let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();
         let request = plan::PlanRequest {
             probes: &probes,
-            // All nodes at once; simulated ones are processes on this machine.
+            // All nodes at the same time; simulated ones are processes on this machine.
             parallel: if simulated { self.site.config.parallel } else { nodes.max(1) },
             ..basis.request()
         };
@@ -47,7 +47,7 @@ impl BurnInSession<'_> {
             found: BTreeMap::new(),
         };
         if load.rounds.is_empty() {
-            let why = "no probe that makes load can be run here".to_owned();
+            let why = "no load probe can run here".to_owned();
             let all = claims.domains.iter().flat_map(|domain| &domain.nodes);
             done.not_on = all.map(|node| (node.clone(), why.clone())).collect();
             self.acceptance.soaks.push(done);
@@ -85,7 +85,7 @@ impl BurnInSession<'_> {
         done.passes = ran.passes;
         done.not_on = find_unloaded_nodes(&claims, &results);
         done.found = burn_in_termination::find_failed_under_load(&ran.run.verdicts);
-        let seen = BurnInObservation {
+        let observation = BurnInObservation {
             round: after,
             verdicts: &ran.run.verdicts,
             claims: &claims,
@@ -93,8 +93,8 @@ impl BurnInSession<'_> {
             recordings: &recordings,
             freeze_domain: usize::MAX,
         };
-        let out = burn_in_termination::find_stopped_nodes(&seen);
-        // What is in doubt while everybody loads the fabric is no reason to stop.
+        let out = burn_in_termination::find_stopped_nodes(&observation);
+        // Unknown outcomes while every node loads the fabric are not a reason to stop.
         let hard = |rule| matches!(rule, StopRule::HardFault | StopRule::TooHot | StopRule::Lost);
         for (node, stop) in out.into_iter().filter(|(_, stop)| hard(stop.rule)) {
             self.exclude_node(&node, stop);
@@ -105,8 +105,7 @@ impl BurnInSession<'_> {
         Ok(true)
     }
 
-    /// A name in the folder that nothing has yet: load that was interrupted is
-    /// begun anew, and what it printed stays.
+    /// An unused name in the folder: interrupted load starts again, and its output stays.
     fn unused_name(&self, name: &str) -> String {
         let taken = |name: &String| self.folder.path().join(name).exists();
         let others = (2..).map(|n| format!("{name}-{n}"));
@@ -114,23 +113,23 @@ impl BurnInSession<'_> {
     }
 }
 
-/// Nodes on which no load ran to its end, and why.
+/// Nodes on which no load completed, and why.
 fn find_unloaded_nodes(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String> {
     let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
     let why = |node: &NodeName| {
-        let mut own = results.iter().filter(|it| it.nodes.contains(node)).peekable();
-        if own.peek().is_none() {
+        let mut own_results = results.iter().filter(|it| it.nodes.contains(node)).peekable();
+        if own_results.peek().is_none() {
             return Some("nothing was run on it".to_owned());
         }
         let mut last = None;
-        for result in own {
+        for result in own_results {
             if result.ending.is_success() {
                 return None;
             }
             last = Some(result);
         }
         let gap = last.and_then(RawResult::gap_reason);
-        Some(gap.unwrap_or_else(|| "nothing ran to its end".to_owned()))
+        Some(gap.unwrap_or_else(|| "no load completed".to_owned()))
     };
     nodes.filter_map(|node| Some((node.clone(), why(node)?))).collect()
 }

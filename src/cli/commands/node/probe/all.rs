@@ -1,4 +1,4 @@
-//! `fabricgate node probe all`: everything that this node can measure by itself.
+//! `fabricgate node probe all`: every measurement that needs only this node.
 
 use crate::cli::commands::node::probe::collective::CollectiveArgs;
 use crate::cli::commands::node::probe::common::{GpuProbeOptions, ProbeProgress};
@@ -9,22 +9,22 @@ use crate::cli::commands::sim;
 use crate::cli::stdout;
 use crate::exit;
 
-/// Measure everything that this node can measure by itself: all copies, ways of
-/// sharing memory, all collectives.
+/// Measure everything that needs only this node: all copies, the ways of sharing memory, all
+/// collectives.
 ///
-/// One table after the other, or with --json one document a line. What cannot be
-/// measured is told with its reason and keeps nothing else from being measured.
+/// Prints one table after the other, or with --json one document per line. What cannot be measured
+/// is reported with its reason; the other measurements still run.
 ///
-/// Ends with the worst of its parts: 0, 3 for wrong data, 4 when not everything
-/// could be measured, 5 when nothing could be begun.
+/// The exit code is the worst of the parts: 0, 3 for wrong data, 4 when not everything could be
+/// measured, 5 when nothing could start.
 #[derive(Debug, clap::Args)]
 pub struct AllArgs {
     #[command(flatten)]
     common: GpuProbeOptions,
-    /// NCCL, where it is not the one that is found.
+    /// The NCCL library, if it is not the one that is found.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
     nccl: Option<String>,
-    /// Numbers taken of each cell and size.
+    /// Readings of each cell and size.
     #[arg(long, value_name = "K", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     readings: u32,
@@ -32,12 +32,12 @@ pub struct AllArgs {
     #[arg(long, value_name = "MIB", default_value_t = 512,
         value_parser = clap::value_parser!(u64).range(1..=65_536))]
     buffer: u64,
-    /// The largest message of collectives.
+    /// The largest message of the collectives.
     #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = common::parse_bytes)]
     max: u64,
 }
 
-/// Options of one probe, by themselves.
+/// Parses the options of one probe.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]
 struct ProbeOptionsParser<A: clap::Args> {
@@ -45,21 +45,21 @@ struct ProbeOptionsParser<A: clap::Args> {
     options: A,
 }
 
-/// Options of one probe from words, with its defaults for all else.
+/// Options of one probe from arguments; the others have their defaults.
 fn parse_options<A: clap::Args>(words: &[String]) -> anyhow::Result<A> {
     Ok(<ProbeOptionsParser<A> as clap::Parser>::try_parse_from(words)?.options)
 }
 
 /// Measures and prints.
-pub fn run(args: &AllArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
+pub fn run(args: &AllArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::Result<u8> {
     let readings = format!("--readings={}", args.readings);
     let buffer = format!("--buffer={}", args.buffer);
     let mut copies: CopyArgs = parse_options(&["--set=full".to_owned(), readings.clone(), buffer])?;
     let mut fabrics: FabricArgs = parse_options(&[])?;
     let max = format!("--max={}", args.max);
-    let mut words = vec!["--tests=all".to_owned(), readings, max];
-    words.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
-    let mut collectives: CollectiveArgs = parse_options(&words)?;
+    let mut collective_args = vec!["--tests=all".to_owned(), readings, max];
+    collective_args.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
+    let mut collectives: CollectiveArgs = parse_options(&collective_args)?;
     let common = GpuProbeOptions { on_all_nodes: false, ..args.common.clone() };
     copies.common = common.clone();
     fabrics.common = common.clone();
@@ -67,14 +67,14 @@ pub fn run(args: &AllArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::R
 
     let mut codes = Vec::new();
     print_heading(json, "Copies", true)?;
-    codes.push(copy::run(&copies, json, telling)?);
-    if !sim::is_simulated() && !telling.was_interrupted() {
+    codes.push(copy::run(&copies, json, progress)?);
+    if !sim::is_simulated() && !progress.was_interrupted() {
         print_heading(json, "Sharing of memory", false)?;
-        codes.push(fabric::run(&fabrics, json, telling)?);
+        codes.push(fabric::run(&fabrics, json, progress)?);
     }
-    if !telling.was_interrupted() {
+    if !progress.was_interrupted() {
         print_heading(json, "Collectives", false)?;
-        codes.push(collective::run(&collectives, json, telling)?);
+        codes.push(collective::run(&collectives, json, progress)?);
     }
     Ok(worst_exit_code(&codes))
 }
@@ -87,8 +87,8 @@ fn print_heading(json: bool, title: &str, is_first: bool) -> anyhow::Result<()> 
     stdout::write_text(&format!("{above}== {title}\n"))
 }
 
-/// The exit code of all: wrong data first, then what could not be measured. That
-/// nothing could be begun is so only where it was so everywhere.
+/// The exit code of all parts: wrong data first, then incomplete data. The environment is at fault
+/// only if no part could start.
 fn worst_exit_code(codes: &[u8]) -> u8 {
     if codes.contains(&exit::GATE_CLOSED) {
         exit::GATE_CLOSED

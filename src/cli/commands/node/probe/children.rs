@@ -1,7 +1,7 @@
-//! The processes that make the GPU calls of a probe. An attendant starts them
-//! (`probe::attend`); nobody has to start one by hand.
+//! The processes that make the GPU calls of a probe. A supervisor starts them (`probe::attend`);
+//! there is no need to start one by hand.
 //!
-//! They may hang or die at any moment, which is why they are processes.
+//! GPU calls may hang or crash at any moment, which is why they run in child processes.
 
 use std::io;
 use std::io::{BufRead, Write};
@@ -17,37 +17,37 @@ use node::probes::copy::listing;
 use node::probes::protocol::ProbeEmitter;
 use node::probes::{collective, copy, fabric};
 
-/// Do a part of a probe, and say what comes of it one document a line.
+/// Run a part of a probe, and print its results, one document per line.
 #[derive(Debug, clap::Args)]
 pub struct ChildArgs {
-    /// What to do, as JSON.
+    /// The task, as JSON.
     #[arg(long, value_name = "JSON")]
     task: String,
 }
 
-/// Say which GPUs the driver would let us use, one document a line.
+/// List the GPUs that the driver makes available, one document per line.
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library, if it is not the one that the system finds.
     #[arg(long, value_name = "PATH")]
     cuda: Option<PathBuf>,
-    /// The root that proc is below.
+    /// The root directory that contains proc.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
 
-/// Ask the driver what GPUs do until standard input ends, one document a line.
+/// Sample the GPUs through the driver until standard input ends, one document per line.
 #[derive(Debug, clap::Args)]
 pub struct TelemetryArgs {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library, if it is not the one that the system finds.
     #[arg(long, value_name = "PATH")]
     nvml: Option<PathBuf>,
-    /// The root that proc is below.
+    /// The root directory that contains proc.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
 
-/// Watches.
+/// Samples the GPUs.
 pub fn watch_gpus(args: &TelemetryArgs) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     match NvmlLibrary::load(args.nvml.as_deref()) {
@@ -61,17 +61,17 @@ pub fn watch_gpus(args: &TelemetryArgs) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// Copies.
+/// Measures copies.
 pub fn run_copy(args: &ChildArgs) -> anyhow::Result<u8> {
     run_task(args, copy::measure)
 }
 
-/// Tries what may be shared.
+/// Tries the ways of sharing memory.
 pub fn run_fabric(args: &ChildArgs) -> anyhow::Result<u8> {
     run_task(args, fabric::run_trials)
 }
 
-/// Is one rank of collectives.
+/// Runs one rank of the collectives.
 pub fn run_collective_rank(args: &ChildArgs) -> anyhow::Result<u8> {
     run_task(args, collective::measure)
 }
@@ -82,21 +82,21 @@ fn run_task<T: DeserializeOwned>(
 ) -> anyhow::Result<u8> {
     let task = serde_json::from_str(&args.task)
         .map_err(|error| CommandError::usage(format!("--task: {error}")))?;
-    with_emitter(|mouth| work(&task, mouth))?;
+    with_emitter(|emitter| work(&task, emitter))?;
     Ok(exit::PASS)
 }
 
-/// Runs something that speaks on the standard streams.
+/// Runs `work` with an emitter on the standard streams.
 fn with_emitter(work: impl FnOnce(&mut ProbeEmitter<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut input: Box<dyn BufRead> = Box::new(io::stdin().lock());
     let mut out: Box<dyn Write> = Box::new(io::stdout().lock());
-    // Not locked: what panics must be able to say so.
+    // Not locked, so that a panic can still print its message.
     let mut progress: Box<dyn Write> = Box::new(io::stderr());
     work(&mut ProbeEmitter::new(&mut *out, &mut *progress, &mut *input))
 }
 
-/// Lists GPUs.
+/// Lists the GPUs.
 pub fn list_gpus(args: &ListArgs) -> anyhow::Result<u8> {
-    with_emitter(|mouth| listing::list_gpus(args.cuda.as_deref(), &args.root, mouth))?;
+    with_emitter(|emitter| listing::list_gpus(args.cuda.as_deref(), &args.root, emitter))?;
     Ok(exit::PASS)
 }

@@ -1,4 +1,4 @@
-//! `fabricgate node probe collective`: what nccl-tests measures.
+//! `fabricgate node probe collective`: measures the same as nccl-tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::cli::commands::sim::SimProbeAnswer;
 use crate::cli::stdout;
 use crate::exit;
 use crate::exit::CommandError;
-use ::sim::native_probes::collective::SimCollectiveRequest as AskedOfSimulation;
+use ::sim::native_probes::collective::SimCollectiveRequest;
 use engine::report;
 use model::collective::CollectiveDocument;
 use model::probe_report::ProbeProblem;
@@ -23,49 +23,47 @@ use node::probes::supervisor::child_output::clean;
 use node::probes::supervisor::collective_document::CollectiveProbeRequest;
 use node::probes::supervisor::{ProbeChildSpec, collective_document};
 
-/// Measure collectives of NCCL over the GPUs of this node, one process per GPU,
-/// without MPI.
+/// Measure NCCL collectives over the GPUs of this node, one process per GPU, without MPI.
 ///
-/// Tests are called what nccl-tests calls them; algbw and busbw are in GB/s by
-/// its formulas, times in us. Results are compared with what they must be. Needs
-/// the NVIDIA driver and NCCL (libnccl.so.2, also that of a Python wheel); the
-/// GPUs should be idle. What NCCL says that it uses is reported; with --assert
-/// another path is an error, since its numbers say nothing about this one.
+/// Tests have the names of nccl-tests; algbw and busbw are in GB/s by its formulas, times in us.
+/// Results are compared with the expected values. Needs the NVIDIA driver and NCCL (libnccl.so.2,
+/// also that of a Python wheel); the GPUs should be idle. The path that NCCL reports is part of the
+/// output; with --assert another path is an error, because its numbers do not apply to this one.
 ///
-/// Ends with 0 when everything was measured, 3 when results were wrong, 4 when
-/// not everything could be measured and 5 when nothing could be begun.
+/// The exit code is 0 when everything was measured, 3 when results were wrong, 4 when not
+/// everything could be measured, and 5 when nothing could start.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CollectiveArgs {
     #[command(flatten)]
     pub(crate) common: GpuProbeOptions,
-    /// NCCL, where it is not the one that is found.
+    /// The NCCL library, if it is not the one that is found.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
     nccl: Option<PathBuf>,
     /// The GPUs that take part, by their number in the order of the PCI bus.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = common::parse_gpus)]
     gpus: GpuSelection,
-    /// Tests by nccl-tests' names, in the order they shall run; `all` are all.
+    /// Tests by nccl-tests' names, in the order to run them; `all` stands for every test.
     #[arg(long, value_name = "TEST,..", value_delimiter = ',', default_value = "all_reduce_perf")]
     tests: Vec<String>,
-    /// Numbers taken of each size.
+    /// Readings of each size.
     #[arg(long, value_name = "K", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     readings: u32,
     /// The smallest message: bytes, or with K, M or G.
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = common::parse_bytes)]
     min: u64,
-    /// The largest.
+    /// The largest message.
     #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = common::parse_bytes)]
     max: u64,
-    /// From one size to the next.
+    /// The factor from one size to the next.
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(2..=1_048_576))]
     factor: u64,
-    /// Operations that one number is taken over.
+    /// Operations per reading.
     #[arg(long, value_name = "N", default_value_t = 20,
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
-    /// Operations before them that do not count.
+    /// Warm-up operations before each reading.
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
@@ -77,16 +75,16 @@ pub struct CollectiveArgs {
     path: CollectivePathArgs,
 }
 
-/// Over which path.
+/// The path of the data.
 #[derive(Clone, Debug, clap::Args)]
 struct CollectivePathArgs {
-    /// The path that NCCL must take: it is forced, and another one is an error.
+    /// The path that NCCL must take: fabricgate forces it, and another path is an error.
     #[arg(long, value_name = "PATH", value_parser = ["mnnvl", "nvls", "p2p", "ib", "socket"])]
     assert: Option<String>,
     /// The only network device to use, `mlx5_3`, or several with commas.
     #[arg(long, value_name = "DEV")]
     rail: Option<String>,
-    /// The network interface over which ranks find each other, `eth0`.
+    /// The network interface that ranks use to find each other, `eth0`.
     #[arg(long, value_name = "IF")]
     interface: Option<String>,
     /// Do not use NVLink between nodes.
@@ -95,8 +93,8 @@ struct CollectivePathArgs {
     /// Do not reduce in NVLink switches.
     #[arg(long)]
     no_nvls: bool,
-    /// Communicators that block, as nccl-tests has them: a rank that never comes
-    /// is then killed instead of given up.
+    /// Use blocking communicators, as nccl-tests does: a rank that waits for a missing one is then
+    /// killed instead of aborted.
     #[arg(long)]
     blocking: bool,
 }
@@ -154,13 +152,13 @@ impl CollectiveArgs {
         })
     }
 
-    fn build_task(&self, asked: &CollectiveProbeRequest, gpu: u32) -> CollectiveTask {
+    fn build_task(&self, request: &CollectiveProbeRequest, gpu: u32) -> CollectiveTask {
         CollectiveTask {
             cuda: self.common.cuda.clone(),
             nccl: self.nccl.clone(),
-            node: asked.node.clone(),
+            node: request.node.clone(),
             gpu,
-            tests: asked.tests.clone(),
+            tests: request.tests.clone(),
             readings: self.readings,
             least_bytes: self.min,
             most_bytes: self.max,
@@ -173,40 +171,41 @@ impl CollectiveArgs {
 }
 
 /// Measures and prints.
-pub fn run(args: &CollectiveArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
-    let asked = args.build_request()?;
+pub fn run(args: &CollectiveArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::Result<u8> {
+    let request = args.build_request()?;
     if args.common.dry_run {
-        stdout::write_text(&describe_plan(args, &asked, telling)?)?;
+        stdout::write_text(&describe_plan(args, &request, progress)?)?;
         return Ok(exit::PASS);
     }
     let nodes = common::read_simulated_nodes(args.common.on_all_nodes)?;
-    let question = AskedOfSimulation {
-        tests: &asked.tests,
+    let sim_request = SimCollectiveRequest {
+        tests: &request.tests,
         readings: args.readings,
         bytes: [args.min, args.max],
         factor: args.factor,
         iterations: args.iterations,
-        asserted: asked.path.map(simulated_name),
+        asserted: request.path.map(simulated_name),
     };
-    let played = sim::answer_collective_probe(&question, &args.gpus.0, &nodes, &asked.environment);
-    let document = match played {
-        Some(played) => match played? {
+    let simulated =
+        sim::answer_collective_probe(&sim_request, &args.gpus.0, &nodes, &request.environment);
+    let document = match simulated {
+        Some(simulated) => match simulated? {
             SimProbeAnswer::Document(document) => document,
             SimProbeAnswer::Ended(code) => return Ok(code),
         },
-        None => measure(args, &asked, telling)?,
+        None => measure(args, &request, progress)?,
     };
     if json || args.common.on_all_nodes {
         common::print_line(&document)?;
     } else {
         stdout::write_text(&report::collective_probe::render(&document))?;
     }
-    // Of several nodes the first has the numbers of all.
+    // With several nodes, the first one's document has the numbers of all.
     let begun = document.tests.iter().any(|test| !test.points.is_empty()) || document.complete;
     Ok(common::exit_code(document.complete, begun, &document.problems))
 }
 
-/// What simulated NCCL calls a path.
+/// The name of a path in simulated NCCL output.
 fn simulated_name(path: NcclPath) -> &'static str {
     match path {
         NcclPath::Mnnvl => "MNNVL",
@@ -219,52 +218,52 @@ fn simulated_name(path: NcclPath) -> &'static str {
 
 fn measure(
     args: &CollectiveArgs,
-    asked: &CollectiveProbeRequest,
-    telling: &mut ProbeProgress,
+    request: &CollectiveProbeRequest,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<CollectiveDocument> {
-    let (listed, lacking) = match common::list_gpus(&args.common, telling)? {
+    let (listed, lacking) = match common::list_gpus(&args.common, progress)? {
         Ok(listed) => listed.select(&args.gpus),
-        // The ranks that cannot be would keep other nodes waiting for nothing.
-        Err(problems) => return Ok(CollectiveDocument { problems, ..asked.empty_document() }),
+        // Ranks that cannot start would keep other nodes waiting in vain.
+        Err(problems) => return Ok(CollectiveDocument { problems, ..request.empty_document() }),
     };
     let mut work = args.common.build_work()?;
     work.exchanges_lists = true;
-    // Ranks that wait for NCCL say nothing meanwhile, and give up by themselves.
+    // Ranks that wait for NCCL send no messages meanwhile, and have their own time limit.
     let patience = Duration::from_secs(args.patience + ENDING_S);
     work.max_silence = work.max_silence.max(patience);
     for gpu in listed {
         let mut env = common::child_environment();
-        env.extend(asked.environment.clone());
+        env.extend(request.environment.clone());
         work.children.push(ProbeChildSpec {
             name: format!("GPU {gpu}"),
             gpu: Some(gpu),
-            args: common::child_command("collective-child", &args.build_task(asked, gpu))?,
+            args: common::child_command("collective-child", &args.build_task(request, gpu))?,
             env,
         });
     }
-    let attended = common::run_supervised(&work, args.common.on_all_nodes, telling)?;
-    let around = common::driver_telemetry(&attended);
+    let output = common::run_supervised(&work, args.common.on_all_nodes, progress)?;
+    let around = common::driver_telemetry(&output);
     let mut document =
-        CollectiveDocument { around, ..collective_document::build_document(asked, &attended) };
+        CollectiveDocument { around, ..collective_document::build_document(request, &output) };
     document.complete &= lacking.is_empty();
     document.problems.extend(lacking);
     Ok(document)
 }
 
-/// How long a rank may take to give a communicator back that is of no use.
+/// Seconds that a rank may take to abort an unusable communicator.
 const ENDING_S: u64 = 15;
 
-/// What would be measured.
+/// Describes the measurement without running it.
 fn describe_plan(
     args: &CollectiveArgs,
-    asked: &CollectiveProbeRequest,
-    telling: &mut ProbeProgress,
+    request: &CollectiveProbeRequest,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<String> {
-    let gpus = match common::list_gpus(&args.common, telling)? {
+    let gpus = match common::list_gpus(&args.common, progress)? {
         Ok(listed) => format!("{:?}", listed.select(&args.gpus).0),
         Err(problems) => first_problem(&problems),
     };
-    let tests: Vec<String> = asked.tests.iter().map(|test| clean(test)).collect();
+    let tests: Vec<String> = request.tests.iter().map(|test| clean(test)).collect();
     Ok(format!(
         "tests   {}\nsizes   {} to {} bytes, times {} each\nover    {} readings of {} operations\n\
          GPUs    {gpus}\n",
@@ -277,7 +276,6 @@ fn describe_plan(
     ))
 }
 
-/// The first of these reasons.
 fn first_problem(problems: &[ProbeProblem]) -> String {
     problems.first().map_or_else(|| "none".to_owned(), |problem| clean(&problem.detail))
 }

@@ -1,5 +1,4 @@
-//! What all probes have in common that are attended: their options, how they
-//! are run and ended, and the exit code of what came of it.
+//! Code shared by all supervised probes: options, starting and stopping processes, exit codes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,47 +26,46 @@ use node::probes::supervisor::{
     ExchangePeers, ProbeChildSpec, SamplerSpec, SupervisorOutput, SupervisorSpec,
 };
 
-/// The name of this machine, as the kernel tells it.
+/// The host name, from the kernel.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// Most GPUs of one node. The largest known have 16 or, partitioned, some more.
+/// Most GPUs of one node. The largest known have 16, or a few more when partitioned.
 const MOST_GPUS: u32 = 1_024;
 
-/// Options of every probe on GPUs.
+/// Options of every GPU probe.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GpuProbeOptions {
-    /// What this node is called; `-` stands for its host name.
+    /// Name of this node; `-` stands for its host name.
     #[arg(long, value_name = "NAME", default_value = "-")]
     pub node: String,
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library, if it is not the one that the system finds.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_CUDA")]
     pub cuda: Option<PathBuf>,
-    /// NVML, likewise.
+    /// The NVML library, likewise.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NVML")]
     pub nvml: Option<PathBuf>,
-    /// The root that proc, sys and dev are below.
+    /// The root directory that contains proc, sys and dev.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
-    /// Seconds that all of it may take; what was measured until then is kept.
+    /// Seconds for the whole probe; measurements taken until then are kept.
     #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = parse_seconds)]
     pub limit: f64,
-    /// Seconds without a word after which a process counts as hung.
+    /// Seconds without a message after which a process counts as hung.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = parse_seconds)]
     pub silence: f64,
-    /// Do not ask the driver for clocks, temperatures and errors meanwhile.
+    /// Do not read clocks, temperatures and errors from the driver during the measurement.
     #[arg(long)]
     pub no_around: bool,
-    /// Measure with other nodes: a coordinator relays messages over standard input and
-    /// output.
+    /// Measure together with other nodes; the coordinator sends their messages on standard input.
     #[arg(long, alias = "together", hide = true)]
     pub on_all_nodes: bool,
-    /// Say what would be measured and about how long it takes; measure nothing.
+    /// Print what would be measured and about how long it takes; measure nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
 
 impl GpuProbeOptions {
-    /// What this node is called.
+    /// The name of this node.
     pub fn node_name(&self) -> String {
         if !matches!(self.node.as_str(), "" | "-") {
             return clean(&self.node);
@@ -77,21 +75,21 @@ impl GpuProbeOptions {
         if name.is_empty() { "localhost".to_owned() } else { name }
     }
 
-    /// How GPUs are watched meanwhile.
+    /// The settings of the process that samples the GPUs during a measurement.
     fn sampler_settings(&self) -> Option<SamplerSpec> {
         if self.no_around {
             return None;
         }
-        let mut words = ["node", "gpu-around"].map(str::to_owned).to_vec();
+        let mut arguments = ["node", "gpu-around"].map(str::to_owned).to_vec();
         for (name, path) in [("--nvml", self.nvml.as_ref()), ("--root", Some(&self.root))] {
             if let Some(path) = path {
-                words.extend([name.to_owned(), path.display().to_string()]);
+                arguments.extend([name.to_owned(), path.display().to_string()]);
             }
         }
-        Some(SamplerSpec { args: words, has_begun: telemetry::has_begun })
+        Some(SamplerSpec { args: arguments, has_begun: telemetry::has_begun })
     }
 
-    /// What is attended, with no process in it yet.
+    /// The supervisor's settings, without any process to supervise yet.
     pub fn build_work(&self) -> anyhow::Result<SupervisorSpec> {
         Ok(SupervisorSpec {
             executable: self_exe::current_executable()?,
@@ -114,7 +112,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Numbers of GPUs: `0,2-3`, and all where it says `all`.
+/// GPU numbers such as `0,2-3`, or `all`.
 pub fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
     let number = |text: &str| match text.trim().parse::<u32>() {
         Ok(number) if number < MOST_GPUS => Ok(number),
@@ -141,12 +139,12 @@ pub fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
     Ok(GpuSelection(found))
 }
 
-/// GPUs by their numbers; all when there are none.
+/// GPUs by number; empty means all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuSelection(pub Vec<u32>);
 
-/// Bytes with a suffix as nccl-tests has it: `8`, `512K`, `16M`, `8G`, and with
-/// or without `i` and `B`, all of which are powers of 1024.
+/// Bytes with a suffix as in nccl-tests: `8`, `512K`, `16M`, `8G`, with or without `i` and `B`. All
+/// suffixes are powers of 1024.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}`: expected bytes such as 8, 512K, 16M or 8G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -161,15 +159,14 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).filter(|bytes| 0 < *bytes).ok_or_else(wrong)
 }
 
-/// Starts the processes and waits for what comes of it. The processes die with
-/// this thread.
+/// Starts the processes and waits for their results. The processes die with this thread.
 pub fn run_supervised(
     work: &SupervisorSpec,
     on_all_nodes: bool,
-    telling: &mut ProbeProgress,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<SupervisorOutput> {
     let runtime = crate::cli::runtime::build_runtime()?;
-    let attended = runtime.block_on(async {
+    let output = runtime.block_on(async {
         let (ends, stop) = watch::channel(None);
         let listening = tokio::spawn(async move {
             let mut signals = StopSignals::listen();
@@ -177,7 +174,7 @@ pub fn run_supervised(
             let _ = ends.send(Some(how));
             std::future::pending::<()>().await;
         });
-        let mut tell = |part: usize, doing: &str| telling.show(work, part, doing);
+        let mut show_progress = |part: usize, doing: &str| progress.show(work, part, doing);
         let mut say = |line: &str| {
             let mut out = io::stdout().lock();
             writeln!(out, "{line}").and_then(|()| out.flush())
@@ -186,19 +183,19 @@ pub fn run_supervised(
             false => ExchangePeers::LocalOnly,
             true => ExchangePeers::Upstream { lines: read_stdin_lines(), say: &mut say },
         };
-        let attended = supervisor::supervise(work, others, stop, &mut tell).await;
+        let output = supervisor::supervise(work, others, stop, &mut show_progress).await;
         listening.abort();
-        attended
+        output
     });
-    // A process that hangs in the kernel must not keep us.
+    // A process that hangs in the kernel must not delay the exit.
     runtime.shutdown_background();
-    telling.clear();
-    telling.was_interrupted |= attended.interrupted.is_some();
-    Ok(attended)
+    progress.clear();
+    progress.was_interrupted |= output.interrupted.is_some();
+    Ok(output)
 }
 
-/// The lines of standard input, read by a thread that ends with the process: a
-/// read cannot be given up.
+/// The lines of standard input, read by a thread that ends with the process: a blocking read cannot
+/// be cancelled.
 fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
     let (say, lines) = mpsc::channel(16);
     std::thread::spawn(move || {
@@ -207,7 +204,7 @@ fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
         loop {
             let mut line = Vec::new();
             let got = io::Read::take(&mut input, longest + 1).read_until(b'\n', &mut line);
-            // What was cut off is no line.
+            // A line cut off by the limit or by the end of input is incomplete.
             if !matches!(got, Ok(1..)) || line.pop() != Some(b'\n') {
                 return;
             }
@@ -219,8 +216,7 @@ fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
     lines
 }
 
-/// Tells a person at a terminal what is being measured, on one line that is
-/// written over and over.
+/// Shows the current measurement at a terminal, on one line that is overwritten.
 #[derive(Debug)]
 pub struct ProbeProgress {
     is_shown: bool,
@@ -229,13 +225,13 @@ pub struct ProbeProgress {
 }
 
 impl ProbeProgress {
-    /// Tells, where somebody looks at it.
+    /// Shows progress only if stderr is a terminal.
     pub fn new(no_progress: bool) -> Self {
         let is_shown = !no_progress && io::stderr().is_terminal();
         Self { is_shown, is_dirty: false, was_interrupted: false }
     }
 
-    /// Whether somebody ended what was told of: then nothing more is to be begun.
+    /// Whether a signal ended the measurement; no further one may start then.
     pub fn was_interrupted(&self) -> bool {
         self.was_interrupted
     }
@@ -248,7 +244,7 @@ impl ProbeProgress {
         let between = if name.is_empty() { "" } else { ": " };
         let line: String = format!("{name}{between}{}", clean(doing)).chars().take(78).collect();
         let mut err = anstream::stderr().lock();
-        // Back to the beginning, and what was there is erased (ECMA-48, EL).
+        // Returns to the start of the line and erases it (ECMA-48, EL).
         let _ = write!(err, "\r\x1b[K{line}").and_then(|()| err.flush());
         self.is_dirty = true;
     }
@@ -261,64 +257,63 @@ impl ProbeProgress {
     }
 }
 
-/// The GPUs of this node, as a process of its own lists them; or why there are
-/// none.
+/// The GPUs of this node, as a child process lists them; or why there are none.
 pub fn list_gpus(
     common: &GpuProbeOptions,
-    telling: &mut ProbeProgress,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<Result<NodeGpus, Vec<ProbeProblem>>> {
-    let mut words = ["node", "gpu-list"].map(str::to_owned).to_vec();
+    let mut arguments = ["node", "gpu-list"].map(str::to_owned).to_vec();
     for (name, path) in [("--cuda", common.cuda.as_ref()), ("--root", Some(&common.root))] {
         if let Some(path) = path {
-            words.extend([name.to_owned(), path.display().to_string()]);
+            arguments.extend([name.to_owned(), path.display().to_string()]);
         }
     }
     let mut work = common.build_work()?;
     work.sampler = None;
     work.children.push(ProbeChildSpec {
-        args: words,
+        args: arguments,
         env: child_environment(),
         ..ProbeChildSpec::default()
     });
-    let attended = run_supervised(&work, false, telling)?;
-    let heard = attended.children.first();
+    let output = run_supervised(&work, false, progress)?;
+    let child = output.children.first();
     let mut listed = NodeGpus::default();
-    for line in heard.iter().flat_map(|heard| &heard.messages) {
+    for line in child.iter().flat_map(|child| &child.messages) {
         match line {
             ProbeMessage::Driver { cuda } => listed.cuda = Some(cuda.clone()),
             ProbeMessage::Gpu(gpu) => listed.gpus.push(gpu.clone()),
             _ => {}
         }
     }
-    if heard.is_some_and(ChildOutput::is_complete) {
+    if child.is_some_and(ChildOutput::is_complete) {
         return Ok(Ok(listed));
     }
-    let told = heard.iter().flat_map(|heard| heard.problems().cloned().chain(heard.exit_problem()));
-    Ok(Err(told.collect()))
+    let problems =
+        child.iter().flat_map(|child| child.problems().cloned().chain(child.exit_problem()));
+    Ok(Err(problems.collect()))
 }
 
-/// What a node has.
+/// The driver and the GPUs of a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeGpus {
     /// CUDA version of the driver.
     pub cuda: Option<String>,
-    /// Its GPUs.
+    /// GPUs that the driver lists.
     pub gpus: Vec<ProbedGpu>,
 }
 
 impl NodeGpus {
-    /// Those of its GPUs that are asked for, all if none is, and problems for
-    /// those that are not there.
+    /// The requested GPUs, or all if none is requested, and a problem for each that does not exist.
     pub fn select(&self, wanted: &GpuSelection) -> (Vec<u32>, Vec<ProbeProblem>) {
-        let there: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
+        let present: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
         if wanted.0.is_empty() {
-            return (there, Vec::new());
+            return (present, Vec::new());
         }
         let (chosen, lacking): (Vec<u32>, Vec<u32>) =
-            wanted.0.iter().partition(|index| there.contains(index));
+            wanted.0.iter().partition(|index| present.contains(index));
         let problem = |index: u32| {
-            let count = there.len();
-            let detail = format!("there is no GPU {index}: the driver shows {count}");
+            let count = present.len();
+            let detail = format!("there is no GPU {index}: the driver lists {count}");
             let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", detail);
             problem.gpu = Some(index);
             problem
@@ -327,30 +322,30 @@ impl NodeGpus {
     }
 }
 
-/// Variables of every process: GPUs are counted as NVML counts them, and code is
-/// loaded when it is used.
+/// Environment of every child: GPUs are numbered in NVML's order, and kernels are loaded on first
+/// use.
 pub fn child_environment() -> BTreeMap<String, String> {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     [pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), pair("CUDA_MODULE_LOADING", "LAZY")].into()
 }
 
-/// Who takes part, where nodes are simulated: they have no processes that would
-/// exchange anything, and must know each other all the same.
+/// The nodes that take part in a simulation: simulated nodes start no processes to exchange
+/// messages, and still need each other's names.
 pub fn read_simulated_nodes(on_all_nodes: bool) -> anyhow::Result<Vec<String>> {
-    /// How long the others may take to start, in seconds.
+    /// Seconds that the other nodes may take to start.
     const PATIENCE_S: f64 = 60.0;
     if !on_all_nodes || !sim::is_simulated() {
         return Ok(Vec::new());
     }
     let (mut out, mut progress) = (io::stdout().lock(), io::sink());
     let mut input = io::stdin().lock();
-    let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
-    let answer = mouth.barrier(PATIENCE_S).map_err(CommandError::environment)?;
+    let mut emitter = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+    let answer = emitter.barrier(PATIENCE_S).map_err(CommandError::environment)?;
     let present = answer.shares.into_iter().filter(|share| share.gone.is_none());
     Ok(present.map(|share| share.member).collect())
 }
 
-/// What the driver said around it, where it was asked.
+/// The driver's telemetry during the measurement, if it was sampled.
 pub fn driver_telemetry(attended: &SupervisorOutput) -> Option<DriverTelemetry> {
     let watched = attended.sampled.as_ref()?;
     Some(telemetry::summarize_telemetry(&watched.text, &attended.pids, watched.failure.as_deref()))
@@ -363,8 +358,8 @@ pub fn print_line<T: Serialize>(document: &T) -> anyhow::Result<()> {
     stdout::write_bytes(&line)
 }
 
-/// The exit code of a measurement: wrong data closes the gate; what was not
-/// measured is unknown; where nothing was begun it is the environment's fault.
+/// The exit code of a measurement: wrong data closes the gate, incomplete data is inconclusive, and
+/// a measurement that did not start is a failure of the environment.
 pub fn exit_code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
     if problems.iter().any(|problem| problem.kind == OutputProblemKind::Corrupt) {
         exit::GATE_CLOSED
@@ -377,7 +372,7 @@ pub fn exit_code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
     }
 }
 
-/// A task as the word that its process is given.
+/// The command line of a child, with its task as one JSON argument.
 pub fn child_command<T: Serialize>(command: &str, task: &T) -> anyhow::Result<Vec<String>> {
     let task = serde_json::to_string(task).map_err(CommandError::environment)?;
     Ok(["node", command, "--task", &task].map(str::to_owned).to_vec())

@@ -1,4 +1,4 @@
-//! `fabricgate node probe copy`: what nvbandwidth's copy-engine tests measure.
+//! `fabricgate node probe copy`: measures the same as nvbandwidth's copy-engine tests.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use node::probes::copy::task::{CopyTask, CrossNodePairs};
 use node::probes::supervisor::child_output::clean;
 use node::probes::supervisor::{ProbeChildSpec, copy_document};
 
-/// The tests of a quick look.
+/// The tests of --set quick.
 const QUICK_TESTS: [&str; 5] = [
     "host_to_device_memcpy_ce",
     "device_to_host_memcpy_ce",
@@ -24,17 +24,15 @@ const QUICK_TESTS: [&str; 5] = [
     "device_local_copy",
 ];
 
-/// Measure copies of the GPUs' copy engines: to and from the host, between
-/// GPUs, inside a GPU.
+/// Measure the GPUs' copy engines: copies to and from the host, between GPUs, inside a GPU.
 ///
-/// Tests are called what nvbandwidth calls them and mean the same: the row
-/// issues the copy. Bandwidth is in GB/s (1e9 bytes a second), latency in us.
-/// Every number is taken with events over many copies of one buffer, and the
-/// data is compared afterwards. Needs the NVIDIA driver (libcuda.so.1) and
-/// nothing else; the GPUs should be idle.
+/// Tests have the names and the meaning of nvbandwidth's: the row issues the copy. Bandwidth is in
+/// GB/s (1e9 bytes a second), latency in us. Events time every reading over many copies of one
+/// buffer, and the data is compared afterwards. Needs the NVIDIA driver (libcuda.so.1) and nothing
+/// else; the GPUs should be idle.
 ///
-/// Ends with 0 when everything was measured, 3 when wrong data was copied, 4
-/// when not everything could be measured and 5 when nothing could be begun.
+/// The exit code is 0 when everything was measured, 3 when wrong data was copied, 4 when not
+/// everything could be measured, and 5 when nothing could start.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CopyArgs {
     #[command(flatten)]
@@ -44,7 +42,7 @@ pub struct CopyArgs {
     /// The GPUs to measure, by their number in the order of the PCI bus: 0,2-3.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = common::parse_gpus)]
     gpus: GpuSelection,
-    /// Numbers taken of each cell.
+    /// Readings of each cell.
     #[arg(long, value_name = "K", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     readings: u32,
@@ -52,11 +50,11 @@ pub struct CopyArgs {
     #[arg(long, value_name = "MIB", default_value_t = 512,
         value_parser = clap::value_parser!(u64).range(1..=65_536))]
     buffer: u64,
-    /// Copies that one number is taken over.
+    /// Copies per reading.
     #[arg(long, value_name = "N", default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     copies: u32,
-    /// Copies before them that do not count.
+    /// Warm-up copies before each reading.
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
@@ -65,14 +63,14 @@ pub struct CopyArgs {
     across: Option<CopyPairScope>,
 }
 
-/// Which tests.
+/// The selected tests.
 #[derive(Clone, Debug, clap::Args)]
 struct CopyTestArgs {
-    /// Which tests: `quick` are host copies both ways, reads and writes between
-    /// GPUs, and copies inside a GPU; `full` are all there are.
+    /// Which tests: `quick` has host copies both ways, reads and writes between GPUs, and copies
+    /// inside a GPU; `full` has all tests.
     #[arg(long, value_enum, default_value = "quick", conflicts_with = "tests")]
     set: CopyTestPreset,
-    /// Tests by nvbandwidth's names, in the order they shall run.
+    /// Tests by nvbandwidth's names, in the order to run them.
     #[arg(long, value_name = "TEST,..", value_delimiter = ',')]
     tests: Vec<String>,
 }
@@ -80,13 +78,13 @@ struct CopyTestArgs {
 /// A set of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum CopyTestPreset {
-    /// What shows most in little time.
+    /// The tests with the most information in little time.
     Quick,
-    /// Everything.
+    /// All tests.
     Full,
 }
 
-/// Pairs of GPUs on several nodes.
+/// The pairs of GPUs on several nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum CopyPairScope {
     /// GPU i of one node with GPU i of another.
@@ -96,7 +94,7 @@ enum CopyPairScope {
 }
 
 impl CopyArgs {
-    /// What is asked for.
+    /// The task of the child process.
     fn build_task(&self) -> CopyTask {
         let tests = match (self.what.tests.as_slice(), self.what.set) {
             ([], CopyTestPreset::Quick) => QUICK_TESTS.map(str::to_owned).to_vec(),
@@ -122,9 +120,9 @@ impl CopyArgs {
 }
 
 /// Measures and prints.
-pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
+pub fn run(args: &CopyArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::Result<u8> {
     if args.common.dry_run {
-        let listed = common::list_gpus(&args.common, telling)?;
+        let listed = common::list_gpus(&args.common, progress)?;
         let found = listed.map(|listed| listed.select(&args.gpus).0.len());
         stdout::write_text(&describe_estimate(&args.build_task(), found.ok()))?;
         return Ok(exit::PASS);
@@ -132,11 +130,11 @@ pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::
     let task = args.build_task();
     let nodes = common::read_simulated_nodes(args.common.on_all_nodes)?;
     let document = match sim::answer_copy_probe(&task, &nodes) {
-        Some(played) => match played? {
+        Some(simulated) => match simulated? {
             SimProbeAnswer::Document(document) => document,
             SimProbeAnswer::Ended(code) => return Ok(code),
         },
-        None => measure(args, &task, telling)?,
+        None => measure(args, &task, progress)?,
     };
     if json || args.common.on_all_nodes {
         common::print_line(&document)?;
@@ -150,11 +148,10 @@ fn has_begun(document: &CopyDocument) -> bool {
     document.tests.iter().any(|test| test.readings.iter().flatten().flatten().any(Option::is_some))
 }
 
-/// Measures.
 fn measure(
     args: &CopyArgs,
     task: &CopyTask,
-    telling: &mut ProbeProgress,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<CopyDocument> {
     let mut work = args.common.build_work()?;
     work.children.push(ProbeChildSpec {
@@ -162,18 +159,18 @@ fn measure(
         env: common::child_environment(),
         ..ProbeChildSpec::default()
     });
-    let attended = common::run_supervised(&work, args.common.on_all_nodes, telling)?;
-    let around = common::driver_telemetry(&attended);
-    Ok(CopyDocument { around, ..copy_document::build_document(task, &attended) })
+    let output = common::run_supervised(&work, args.common.on_all_nodes, progress)?;
+    let around = common::driver_telemetry(&output);
+    Ok(CopyDocument { around, ..copy_document::build_document(task, &output) })
 }
 
-/// What would be copied, and how long that takes where links are as fast as
-/// those of the slowest platform that has an expectation of its own.
+/// Describes the copies and estimates their time, for links as fast as those of the slowest
+/// platform with an expectation.
 fn describe_estimate(task: &CopyTask, gpus: Option<usize>) -> String {
     // PCIe 4 x16 and NVLink 3 (thresholds/hgx-a100.toml), in bytes a second.
     const HOST: f64 = 24e9;
     const PAIR: f64 = 230e9;
-    /// Bringing GPUs up and taking memory.
+    /// Time to initialize the GPUs and allocate memory.
     const SETUP_S: f64 = 10.0;
     let mut text = format!(
         "{} tests, {} readings each of {} copies of {} MiB\n",
@@ -186,7 +183,7 @@ fn describe_estimate(task: &CopyTask, gpus: Option<usize>) -> String {
         let _ = writeln!(text, "  {}", clean(name));
     }
     let Some(gpus) = gpus.filter(|gpus| 0 < *gpus) else {
-        text.push_str("No GPU can be listed here, so how long it takes is not known\n");
+        text.push_str("No GPU can be listed here, so the time is not known\n");
         return text;
     };
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]

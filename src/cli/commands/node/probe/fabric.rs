@@ -1,5 +1,4 @@
-//! `fabricgate node probe fabric`: which ways of sharing GPU memory this node
-//! allows.
+//! `fabricgate node probe fabric`: tries the ways of sharing GPU memory on this node.
 
 use crate::cli::commands::node::probe::common;
 use crate::cli::commands::node::probe::common::{GpuProbeOptions, ProbeProgress};
@@ -12,28 +11,28 @@ use model::fabric_probe::FabricProbeDocument;
 use node::probes::fabric::task::FabricTask;
 use node::probes::supervisor::{ProbeChildSpec, fabric_document};
 
-/// Try which ways of sharing GPU memory work here: between processes, and over
-/// the NVLink fabric between nodes.
+/// Try which ways of sharing GPU memory work here: between processes, and over the NVLink fabric
+/// between nodes.
 ///
-/// Two processes on this node create, export, import and map memory of each GPU
-/// and write into it. Every step says `ok` or the driver's own error, so that a
-/// missing IMEX channel, a fabric that is not up and an old driver are told
-/// apart. Nothing is measured. Needs the NVIDIA driver and nothing else.
+/// Two processes on this node create, export, import and map memory of each GPU and write into it.
+/// Every step reports `ok` or the driver's own error, which distinguishes a missing IMEX channel, a
+/// fabric that is not up and an old driver. Measures nothing. Needs the NVIDIA driver and nothing
+/// else.
 ///
-/// Ends with 0 when everything works, 3 when wrong data arrived, 4 when something
-/// does not work and 5 when nothing could be tried.
+/// The exit code is 0 when everything works, 3 when wrong data arrived, 4 when something does not
+/// work, and 5 when nothing could be tried.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FabricArgs {
     #[command(flatten)]
     pub(crate) common: GpuProbeOptions,
-    /// Size of what is shared, in MiB.
+    /// Size of the shared memory, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=4_096))]
     size: u64,
 }
 
-/// Tries and prints.
-pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
+/// Tries the ways of sharing and prints the results.
+pub fn run(args: &FabricArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::Result<u8> {
     if args.common.dry_run {
         let size = args.size;
         stdout::write_text(&format!(
@@ -42,10 +41,10 @@ pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow
         return Ok(exit::PASS);
     }
     if sim::is_simulated() {
-        let why = "a simulated node has no driver whose calls could be tried";
+        let why = "a simulated node has no driver to try";
         return Err(CommandError::environment(why).into());
     }
-    let document = probe_fabric(args, telling)?;
+    let document = probe_fabric(args, progress)?;
     if json {
         common::print_line(&document)?;
     } else {
@@ -56,7 +55,7 @@ pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow
 
 fn probe_fabric(
     args: &FabricArgs,
-    telling: &mut ProbeProgress,
+    progress: &mut ProbeProgress,
 ) -> anyhow::Result<FabricProbeDocument> {
     let task = FabricTask {
         cuda: args.common.cuda.clone(),
@@ -74,6 +73,6 @@ fn probe_fabric(
             ..ProbeChildSpec::default()
         });
     }
-    let attended = common::run_supervised(&work, false, telling)?;
-    Ok(fabric_document::build_document(&task, &attended))
+    let output = common::run_supervised(&work, false, progress)?;
+    Ok(fabric_document::build_document(&task, &output))
 }

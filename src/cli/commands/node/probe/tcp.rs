@@ -1,5 +1,5 @@
-//! `fabricgate node probe tcp`: throughput and latency between two nodes, over
-//! TCP, with nothing but this program.
+//! `fabricgate node probe tcp`: throughput and latency between two nodes over TCP, without other
+//! programs.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -14,49 +14,48 @@ use node::probes::tcp;
 
 /// Measure throughput both ways and latency between two nodes over TCP.
 ///
-/// One node serves and prints `listening PORT`, the other connects and prints
-/// one JSON document (fabricgate.tcp/1). Addresses and devices tell rails
-/// apart; `-` stands for none. Ends with 5 when nothing could be begun and with
-/// 4 when not everything could be measured.
+/// One node serves and prints `listening PORT`, the other connects and prints one JSON document
+/// (fabricgate.tcp/1). Addresses and devices select rails; `-` stands for none. The exit code is 5
+/// when nothing could start, and 4 when not everything could be measured.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("side").required(true).args(["serve", "connect"]))]
 pub struct TcpArgs {
     /// Wait for one client at any free port and serve it.
     #[arg(long)]
     serve: bool,
-    /// Measure against the node that serves here.
+    /// Measure against the server at this address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     connect: Option<String>,
-    /// The address of this node to use.
+    /// The local address to use.
     #[arg(long, value_name = "ADDRESS", default_value = "-")]
     bind: String,
-    /// The network device of this node to use.
+    /// The local network device to use.
     #[arg(long, value_name = "DEVICE", default_value = "-")]
     device: String,
-    /// What this node is called.
+    /// Name of this node.
     #[arg(long, value_name = "NAME", default_value = "-")]
     node: String,
-    /// What the other node is called; another answer is reported.
+    /// Expected name of the other node; a different one is reported.
     #[arg(long, value_name = "NAME", default_value = "-")]
     peer: String,
-    /// What the rail is called.
+    /// Name of the rail.
     #[arg(long, value_name = "NAME", default_value = "-")]
     rail: String,
     /// Connections that carry data at the same time.
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(tcp::MOST_STREAMS)))]
     streams: u32,
-    /// Seconds that each rate is taken over.
+    /// Seconds of each rate measurement.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_positive_seconds)]
     seconds: f64,
-    /// Seconds of data before that.
+    /// Seconds of warm-up traffic before it.
     #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
     warmup: f64,
-    /// How often to measure.
+    /// Number of measurements.
     #[arg(long, value_name = "K", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(tcp::MOST_READINGS)))]
     readings: u32,
-    /// Leave latency out.
+    /// Do not measure latency.
     #[arg(long)]
     no_latency: bool,
     /// Seconds to wait for a client with --serve.
@@ -73,12 +72,12 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 
 fn parse_positive_seconds(text: &str) -> Result<f64, String> {
     match parse_seconds(text)? {
-        0.0 => Err("expected more than no time".to_owned()),
+        0.0 => Err("expected more than 0 seconds".to_owned()),
         value => Ok(value),
     }
 }
 
-/// A word, where it is not `-` for none.
+/// An argument; `-` stands for none.
 fn parse_optional(word: &str) -> Option<String> {
     (!matches!(word, "" | "-")).then(|| word.to_owned())
 }
@@ -132,13 +131,13 @@ pub fn run(args: &TcpArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Says why nothing was measured.
+/// Prints why nothing was measured, and returns the exit code.
 fn report_failure(error: &tcp::TcpError) -> u8 {
     stdout::note(&error.to_line());
     if error.had_begun() { exit::INCONCLUSIVE } else { exit::ENVIRONMENT }
 }
 
-/// The simulated fabric's answer, where one is simulated.
+/// The simulated fabric's result, if this process plays a simulated node.
 fn answer_simulated(args: &TcpArgs) -> Option<anyhow::Result<u8>> {
     let (peer, rail) = (parse_optional(&args.peer), parse_optional(&args.rail));
     sim::answer_tcp_probe(&sim::SimTcpRequest {

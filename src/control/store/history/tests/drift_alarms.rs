@@ -1,8 +1,8 @@
-//! Alarms that stand: whose, until when, and how often the file is read for them.
+//! Standing alarms: of which part, until when, and how often the file is read for them.
 
 use super::*;
 
-/// Ten quiet days and three on which everything reads less.
+/// Ten quiet days and three with a lower value everywhere.
 fn write_drop(site: &HistoryFixture) {
     for day in 0..10 {
         site.write_run(&test_run(day, 750.0));
@@ -13,7 +13,7 @@ fn write_drop(site: &HistoryFixture) {
 }
 
 #[test]
-fn alarms_that_stand_are_told_of_nodes_and_domains_until_something_ends_them() {
+fn alarms_of_nodes_and_domains_stand_until_something_ends_them() {
     let site = HistoryFixture::new();
     write_drop(&site);
     let mut history = site.history();
@@ -29,10 +29,10 @@ fn alarms_that_stand_are_told_of_nodes_and_domains_until_something_ends_them() {
     assert_eq!(whose(&drifts), ["n1", "n2", "d1"]);
     assert_eq!(drifts.triggered.len(), 3);
     assert!(drifts.open.iter().all(|it| it.alarm.since == "run-0010"), "{drifts:#?}");
-    // A later run rings nothing that rang before.
+    // A later run raises no alarm again.
     let later = history.drift_summary(Some("run-0012")).expect("read");
     assert!(later.triggered.is_empty() && later.open == drifts.open);
-    // It comes back.
+    // The value recovers.
     for day in 13..16 {
         site.write_run(&test_run(day, 750.0));
     }
@@ -41,7 +41,7 @@ fn alarms_that_stand_are_told_of_nodes_and_domains_until_something_ends_them() {
 }
 
 #[test]
-fn an_alarm_of_a_test_that_nobody_runs_any_more_stands_no_longer() {
+fn an_alarm_of_a_test_that_no_longer_runs_ends() {
     let site = HistoryFixture::new();
     write_drop(&site);
     let mut history = site.history();
@@ -72,7 +72,7 @@ fn alarms_are_read_again_only_when_a_run_was_added_and_kept_while_they_cannot_be
     history.add_new_runs(&site.runs()).expect("read");
     alarms.refresh(&file);
     assert_eq!(alarms.open.len(), 3);
-    // Were it read again, it would be seen.
+    // A second read would restore the removed alarms.
     alarms.open.truncate(1);
     alarms.refresh(&file);
     assert_eq!(alarms.open.len(), 1, "not read again");
@@ -80,7 +80,7 @@ fn alarms_are_read_again_only_when_a_run_was_added_and_kept_while_they_cannot_be
     history.add_new_runs(&site.runs()).expect("read");
     alarms.refresh(&file);
     assert_eq!(alarms.open.len(), 3, "read again");
-    // A writer that lets nobody read, as on a file system of several machines.
+    // A writer that blocks readers, as on a shared file system.
     let connection = &history.connection;
     connection.pragma_update(None, "journal_mode", "truncate").expect("set");
     connection.execute_batch("BEGIN EXCLUSIVE; DELETE FROM runs").expect("held");
@@ -90,17 +90,17 @@ fn alarms_are_read_again_only_when_a_run_was_added_and_kept_while_they_cannot_be
     alarms.refresh(&file);
     assert!(alarms.is_read() && alarms.open.len() == 3);
     drop(history);
-    fs::write(&file, "no database, no database, no database").expect("written");
+    fs::write(&file, "not a database, not a database, not a").expect("written");
     alarms.refresh(&file);
     assert!(alarms.read_error.as_ref().is_some_and(|why| why.contains("damaged")), "{alarms:?}");
 }
 
 #[test]
-fn who_gives_up_on_a_writer_says_how_long_it_waited() {
+fn a_reader_that_gives_up_reports_how_long_it_waited() {
     let site = HistoryFixture::new();
     let file = site.file("h.sqlite");
     drop(RunHistory::open(&file).expect("made"));
-    // As on a file system of several machines: no log beside the file.
+    // As on a shared file system: no log next to the file.
     let writer = Connection::open(&file).expect("opens");
     writer.pragma_update(None, "journal_mode", "truncate").expect("set");
     writer.execute_batch("BEGIN EXCLUSIVE").expect("begun");
@@ -110,14 +110,14 @@ fn who_gives_up_on_a_writer_says_how_long_it_waited() {
 }
 
 #[test]
-fn a_history_that_cannot_be_reached_is_not_one_that_is_gone() {
+fn an_unreachable_history_keeps_its_alarms() {
     let site = HistoryFixture::new();
     let mut alarms = DriftAlarms::default();
     write_drop(&site);
     site.history().add_new_runs(&site.runs()).expect("read");
     alarms.refresh(&site.file("h.sqlite"));
     assert_eq!(alarms.open.len(), 3);
-    // Below what is no folder nobody can say what there is.
+    // A path below a regular file is unreachable, not missing.
     let below = site.file("h.sqlite").join("h.sqlite");
     alarms.refresh(&below);
     assert!(alarms.open.len() == 3 && !alarms.is_read(), "{alarms:?}");

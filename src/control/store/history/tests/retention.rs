@@ -1,11 +1,11 @@
-//! What is left of old points, and what they still say.
+//! Thinned points and their summaries.
 
 use super::*;
 
 #[test]
-fn old_points_are_thinned_and_what_they_said_stays() {
+fn old_points_are_thinned_and_their_alarms_stay() {
     let site = HistoryFixture::new();
-    // Two a day for 60 days; from day 30 on a twentieth less.
+    // Two runs a day for 60 days; from day 30 on the value is a twentieth lower.
     for half in 0..120i64 {
         let level = if half < 60 { 750.0 } else { 710.0 };
         let run = HistoryTestRun { id: format!("run-{half:04}"), ..test_run(half / 2, level) };
@@ -36,7 +36,7 @@ fn old_points_are_thinned_and_what_they_said_stays() {
     assert!(after[0].points.len() < before[0].points.len());
     assert_eq!(after[0].points.last(), before[0].points.last());
     assert_eq!(history.runs().expect("read").len(), 120, "runs, nodes and findings stay");
-    // Again, and from the folders: what is thinned stays so.
+    // Repeating it, and adding the folders again, keeps the points thinned.
     let text = dump_history(&history);
     assert_eq!(history.compact(&retention).expect("again").before, 0);
     history.rebuild(&site.runs()).expect("read");
@@ -64,5 +64,5 @@ fn a_run_that_is_added_to_a_thinned_day_counts_with_its_findings() {
     }
     history.add_new_runs(&site.runs()).expect("read");
     assert_eq!(history.compact(&retention).expect("thinned").runs, 2);
-    assert_eq!(shown(&history), [Some(Outcome::Degraded)], "two of three runs found it so");
+    assert_eq!(shown(&history), [Some(Outcome::Degraded)], "two of three runs found it degraded");
 }

@@ -1,10 +1,10 @@
-//! A file of an older version: what only it knows is not lost when it becomes one
-//! of this version, whatever stops that.
+//! The upgrade of a file of an older version keeps the data that only the file holds, also if the
+//! upgrade fails.
 
 use super::*;
 
-/// A file as version 1 made it, with one run whose folder is gone, one that was
-/// thinned, and one (day 2) whose folder may be there.
+/// A file of version 1, with one run without a folder, one thinned run, and one (day 2) whose
+/// folder may exist.
 fn write_version_1(site: &HistoryFixture) {
     let connection = Connection::open(site.file("h.sqlite")).expect("made");
     connection.execute_batch(include_str!("../version_1.sql")).expect("tables");
@@ -53,17 +53,17 @@ fn write_version_1(site: &HistoryFixture) {
 }
 
 #[test]
-fn a_file_of_version_1_becomes_one_of_this_and_loses_nothing_that_only_it_knows() {
+fn an_upgrade_from_version_1_keeps_data_that_only_the_file_holds() {
     let site = HistoryFixture::new();
     write_version_1(&site);
     let named = |run: &str, value: f64| (run.to_owned(), value);
-    // Who may only read reads it as it is.
+    // A reader reads the old version without an upgrade.
     let read = RunHistory::open_read_only(&site.file("h.sqlite")).expect("opens");
     assert_eq!(series_values(&read, "tcp"), [named("run-gone", 395.0)]);
     drop(read);
     let mut history = site.history();
     assert_eq!(history.upgraded_versions(), Some((1, 2)));
-    // The least of both rails, of a latency the highest; the others as they were.
+    // The lower rail of the bandwidth, the higher one of the latency; the others are unchanged.
     assert_eq!(series_values(&history, "tcp"), [named("run-gone", 200.0)]);
     assert_eq!(series_values(&history, "lat"), [named("run-gone", 3.5)]);
     let copies =
@@ -73,12 +73,12 @@ fn a_file_of_version_1_becomes_one_of_this_and_loses_nothing_that_only_it_knows(
     let alarms: Vec<&str> = all.iter().flat_map(|t| &t.alarms).map(|a| a.run.as_str()).collect();
     assert_eq!(alarms, ["run-thinned"]);
     let outcome = all.iter().find(|t| t.testcase == "tcp").expect("there").points[0].outcome;
-    assert_eq!(outcome, Some(Outcome::Pass), "how the node came out is not the rail's to say");
-    // A folder that is still there is read again, once; without one nothing is lost.
+    assert_eq!(outcome, Some(Outcome::Pass), "the rail does not change the node's outcome");
+    // A folder that still exists is read again, once; a run without one keeps its data.
     site.write_run(&test_run(2, 750.0));
     assert_eq!(history.add_new_runs(&site.runs()).expect("read").added, 1);
     assert_eq!(history.add_new_runs(&site.runs()).expect("read").same, 1);
-    assert_eq!(series_values(&history, "copies"), copies[..2], "its folder says otherwise");
+    assert_eq!(series_values(&history, "copies"), copies[..2], "the folder's values replace them");
     assert_eq!(series_values(&history, "pairs"), [named("run-0002", 750.01)]);
     assert_eq!(history.run_ids().expect("read").len(), 3);
     let rebuilt = history.rebuild(&site.runs()).expect("read");
@@ -89,12 +89,12 @@ fn a_file_of_version_1_becomes_one_of_this_and_loses_nothing_that_only_it_knows(
 }
 
 #[test]
-fn what_stops_an_upgrade_leaves_the_file_as_it_was() {
+fn a_failed_upgrade_leaves_the_file_unchanged() {
     let site = HistoryFixture::new();
     write_version_1(&site);
     let connection = Connection::open(site.file("h.sqlite")).expect("opens");
-    // As a full disk would, in the middle: its last step makes two signatures equal.
-    // (A trigger would not do: those of a file are never run.)
+    // Fails in the middle, as on a full disk: the last step makes two signatures equal. (A trigger
+    // would not do: fabricgate never runs the triggers of a file.)
     connection
         .execute_batch(
             "UPDATE runs SET signature = run; CREATE UNIQUE INDEX full ON runs (signature)",

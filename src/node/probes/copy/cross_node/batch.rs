@@ -1,8 +1,9 @@
-//! The copies of one process in a round: all its streams concurrently, each with a number taken
-//! over its window.
+//! The copies of one process in a round: all its streams run concurrently, and each number covers
+//! the stream's window.
 //!
-//! Streams are not held at the start: enqueuing is interleaved, and its cost falls before the
-//! windows. Waits poll with a time limit, because a copy to memory of a lost node may never end.
+//! No gate holds the streams at the start: enqueuing alternates between them, and its cost falls
+//! before the windows. Waits poll with a time limit, because a copy to memory of a lost node may
+//! never end.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -44,7 +45,7 @@ pub(super) struct BatchLane {
 pub(super) enum BatchFailure {
     /// The driver returned an error.
     Refused(CudaCallError),
-    /// It did not end in time. Its resources must not be touched any more.
+    /// The copy did not end in time. Its resources must no longer be used.
     Stuck(Duration),
 }
 
@@ -168,12 +169,12 @@ pub(super) fn run_batch(
     lanes: &[(BatchLane, &BatchEngine<'_>, WindowPlan)],
     limit: Duration,
 ) -> (BatchOutcome, Option<CopySpan>) {
-    let told = Instant::now();
+    let start_signal = Instant::now();
     let mut failed: BTreeMap<GpuFlow, BatchFailure> = BTreeMap::new();
     let mut starts = BTreeMap::new();
     for (lane, engine, _) in lanes {
         let begun = engine.record_event(&engine.began);
-        starts.insert(lane.flow, told.elapsed().as_secs_f64() * 1e3);
+        starts.insert(lane.flow, start_signal.elapsed().as_secs_f64() * 1e3);
         if let Err(error) = begun {
             failed.insert(lane.flow, BatchFailure::Refused(error));
         }

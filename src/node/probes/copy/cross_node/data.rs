@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_all_of_the_data_in_whole_words() {
+    fn pieces_cover_the_data_in_whole_words() {
         let all: Vec<_> = pieces(2 * STAGE_BYTES + 12, stage_bytes(2 * STAGE_BYTES + 12)).collect();
         assert_eq!(all, [(0, STAGE_BYTES), (STAGE_BYTES, STAGE_BYTES), (2 * STAGE_BYTES, 12)]);
         assert_eq!(pieces(64, stage_bytes(64)).collect::<Vec<_>>(), [(0, 64)]);

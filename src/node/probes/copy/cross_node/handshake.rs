@@ -138,7 +138,7 @@ impl AgreedParameters {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct PeerReport {
-    /// Its ranks that cannot be measured any more, with the reason.
+    /// Its ranks that can no longer be measured, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) lost: BTreeMap<u32, String>,
     /// Pairs of its rank and a rank whose memory it cannot access.
@@ -199,16 +199,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_told_is_understood() {
+    fn messages_survive_the_conversion_to_values() {
         let task = task();
         let handle = [7; FABRIC_HANDLE_BYTES];
-        let told = hello(&task, FabricMemoryOffer::new(handle, 4 << 20, 2 << 20));
-        let read = PeerHello::from_value(&told.to_value(), &task).expect("understood");
-        assert_eq!(read, told);
+        let sent = hello(&task, FabricMemoryOffer::new(handle, 4 << 20, 2 << 20));
+        let read = PeerHello::from_value(&sent.to_value(), &task).expect("parsed");
+        assert_eq!(read, sent);
         let offer = read.gpus[0].memory.as_ref().expect("an offer");
         assert_eq!(offer.decode_handle(), Some(handle));
-        let word = PeerReport { wrong: vec![(0, 1, "bad".to_owned())], ..PeerReport::default() };
-        assert_eq!(PeerReport::from_value(&word.to_value()), Ok(word));
+        let report = PeerReport { wrong: vec![(0, 1, "bad".to_owned())], ..PeerReport::default() };
+        assert_eq!(PeerReport::from_value(&report.to_value()), Ok(report));
         assert_eq!(
             PeerReport::from_value(&Value::Null),
             Err("its report is unreadable".to_owned())
@@ -216,7 +216,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_measures_something_else_takes_no_part() {
+    fn a_peer_with_another_measurement_does_not_participate() {
         let mine = task();
         let other = CopyTask { buffer_bytes: 1 << 19, ..mine.clone() };
         let offer = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 4 << 20, 2 << 20);
@@ -230,7 +230,7 @@ pub(super) mod tests {
         let endless = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1, usize::MAX);
         assert!(PeerHello::from_value(&hello(&mine, endless).to_value(), &mine).is_err());
         for value in [Value::Null, Value::from(3), serde_json::json!({"language": 2})] {
-            let why = PeerHello::from_value(&value, &mine).expect_err("another language");
+            let why = PeerHello::from_value(&value, &mine).expect_err("another version");
             assert_eq!(why, "it runs another version of fabricgate");
         }
         let value = serde_json::json!({"language": 1, "gpus": "many"});

@@ -14,7 +14,6 @@ use model::probe_report::ProbedRank;
 /// The members after the first exchange.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeMembership {
-    /// Index of this process.
     pub(super) me: usize,
     names: Vec<String>,
     /// Lost members, with the reason.
@@ -43,7 +42,7 @@ impl ProbeMembership {
     /// Builds the membership from the first exchange.
     pub(super) fn from_answer(answer: &ExchangeReply, task: &CopyTask) -> Self {
         let names = answer.shares.iter().map(|share| share.member.clone()).collect();
-        let mut party = Self {
+        let mut membership = Self {
             me: answer.me,
             names,
             gone: BTreeMap::new(),
@@ -53,15 +52,16 @@ impl ProbeMembership {
             unreachable: BTreeSet::new(),
         };
         for (member, share) in answer.shares.iter().enumerate() {
-            let said = share_value(share).and_then(|value| PeerHello::from_value(value, task));
-            match said {
-                Ok(hello) => hello.gpus.into_iter().for_each(|gpu| party.add_gpu(member, gpu)),
+            let introduction =
+                share_value(share).and_then(|value| PeerHello::from_value(value, task));
+            match introduction {
+                Ok(hello) => hello.gpus.into_iter().for_each(|gpu| membership.add_gpu(member, gpu)),
                 Err(why) => {
-                    party.gone.insert(member, why);
+                    membership.gone.insert(member, why);
                 }
             }
         }
-        party
+        membership
     }
 
     fn add_gpu(&mut self, member: usize, gpu: PeerHelloGpu) {
@@ -81,34 +81,39 @@ impl ProbeMembership {
 
     /// Applies the answer of an exchange.
     pub(super) fn apply_answer(&mut self, answer: &ExchangeReply) -> MembershipUpdate {
-        let mut news = MembershipUpdate::default();
+        let mut update = MembershipUpdate::default();
         for (member, share) in answer.shares.iter().enumerate() {
             if self.gone.contains_key(&member) {
                 continue;
             }
             match share_value(share).and_then(PeerReport::from_value) {
-                Ok(word) => {
-                    self.apply_report(member, &word, &mut news.lost);
-                    news.reports.insert(member, word);
+                Ok(report) => {
+                    self.apply_report(member, &report, &mut update.lost);
+                    update.reports.insert(member, report);
                 }
                 Err(why) => {
                     self.gone.insert(member, why.clone());
-                    news.gone.push((member, why));
+                    update.gone.push((member, why));
                 }
             }
         }
-        news
+        update
     }
 
-    fn apply_report(&mut self, member: usize, word: &PeerReport, news: &mut Vec<(u32, String)>) {
-        for (rank, why) in &word.lost {
+    fn apply_report(
+        &mut self,
+        member: usize,
+        report: &PeerReport,
+        newly_lost: &mut Vec<(u32, String)>,
+    ) {
+        for (rank, why) in &report.lost {
             // A member only reports its own GPUs.
             if self.member_of(*rank) == Some(member) && !self.lost.contains_key(rank) {
                 self.lost.insert(*rank, why.clone());
-                news.extend((member != self.me).then(|| (*rank, why.clone())));
+                newly_lost.extend((member != self.me).then(|| (*rank, why.clone())));
             }
         }
-        let own = word.unreached.iter().filter(|(by, _)| self.member_of(*by) == Some(member));
+        let own = report.unreached.iter().filter(|(by, _)| self.member_of(*by) == Some(member));
         let own: Vec<(u32, u32)> = own.copied().collect();
         self.unreachable.extend(own);
     }
@@ -122,7 +127,6 @@ impl ProbeMembership {
         &self.gone
     }
 
-    /// The member of a rank.
     pub(super) fn member_of(&self, rank: u32) -> Option<usize> {
         self.gpus.get(usize::try_from(rank).ok()?).map(|(member, _)| *member)
     }
@@ -137,7 +141,6 @@ impl ProbeMembership {
         self.gpus.get(usize::try_from(rank).ok()?).map(|(_, gpu)| gpu)
     }
 
-    /// The GPUs of this process.
     pub(super) fn local_ranks(&self) -> impl Iterator<Item = &ProbedRank> {
         self.ranks.iter().filter(|rank| self.is_local(rank.rank))
     }
@@ -206,7 +209,7 @@ mod tests {
         ExchangeReply { number, me: 0, shares, waited_s: 0.0 }
     }
 
-    fn party() -> ProbeMembership {
+    fn membership() -> ProbeMembership {
         let shares = vec![
             share("n0", hello(&[(0, true), (1, true)])),
             gone("n1", "killed"),
@@ -217,62 +220,62 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted_over_those_who_are_there() {
-        let party = party();
-        let places: Vec<String> = (0..4).map(|rank| party.rank_label(rank)).collect();
+    fn ranks_number_the_gpus_of_the_remaining_members() {
+        let membership = membership();
+        let places: Vec<String> = (0..4).map(|rank| membership.rank_label(rank)).collect();
         assert_eq!(places, ["n0:0", "n0:1", "n2:0", "n2:1"]);
-        assert_eq!(party.gone_members().keys().copied().collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(party.local_ranks().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 1]);
-        assert!(party.is_active(2) && !party.is_active(3) && !party.is_active(9));
+        assert_eq!(membership.gone_members().keys().copied().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(membership.local_ranks().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 1]);
+        assert!(membership.is_active(2) && !membership.is_active(3) && !membership.is_active(9));
     }
 
     #[test]
-    fn what_others_tell_leaves_out_their_pairs_and_no_others() {
-        let mut party = party();
+    fn reports_of_a_member_exclude_only_its_own_pairs() {
+        let mut membership = membership();
         let across = task().across.expect("across");
         let of = |rank: u32| if rank < 2 { 0 } else { 2 };
-        let all = plan_rounds(CrossNodeTest::Bisect, across, &party.ranks, of).concat();
-        let left = |party: &ProbeMembership| -> Vec<(u32, u32)> {
+        let all = plan_rounds(CrossNodeTest::Bisect, across, &membership.ranks, of).concat();
+        let left = |membership: &ProbeMembership| -> Vec<(u32, u32)> {
             all.iter()
-                .filter(|flow| party.can_copy(flow))
+                .filter(|flow| membership.can_copy(flow))
                 .map(|flow| (flow.from, flow.to))
                 .collect()
         };
-        assert_eq!(left(&party), [(0, 2), (2, 0)], "rank 3 has no memory");
-        let word = |word: PeerReport| {
+        assert_eq!(left(&membership), [(0, 2), (2, 0)], "rank 3 has no memory");
+        let reply = |report: PeerReport| {
             answer(
                 1,
                 vec![
                     share("n0", PeerReport::default().to_value()),
                     gone("n1", "killed"),
-                    share("n2", word.to_value()),
+                    share("n2", report.to_value()),
                     share("n3", PeerReport::default().to_value()),
                 ],
             )
         };
         // Rank 2 cannot access rank 0; rank 0 can access rank 2. A member only reports its own
         // ranks.
-        let told = PeerReport { unreached: vec![(2, 0), (0, 2)], ..PeerReport::default() };
-        let news = party.apply_answer(&word(told));
-        assert_eq!(left(&party), [(0, 2)]);
-        assert!(news.gone.is_empty() && news.reports.contains_key(&2));
+        let sent = PeerReport { unreached: vec![(2, 0), (0, 2)], ..PeerReport::default() };
+        let update = membership.apply_answer(&reply(sent));
+        assert_eq!(left(&membership), [(0, 2)]);
+        assert!(update.gone.is_empty() && update.reports.contains_key(&2));
         let lost = BTreeMap::from([(2, "Xid 79".to_owned()), (0, "a lie".to_owned())]);
-        let told = PeerReport { lost, ..PeerReport::default() };
-        let news = party.apply_answer(&word(told.clone()));
-        assert_eq!(news.lost, [(2, "Xid 79".to_owned())]);
-        assert!(left(&party).is_empty() && party.is_active(0));
-        assert!(party.apply_answer(&word(told)).lost.is_empty(), "told once");
+        let sent = PeerReport { lost, ..PeerReport::default() };
+        let update = membership.apply_answer(&reply(sent.clone()));
+        assert_eq!(update.lost, [(2, "Xid 79".to_owned())]);
+        assert!(left(&membership).is_empty() && membership.is_active(0));
+        assert!(membership.apply_answer(&reply(sent)).lost.is_empty(), "reported once");
     }
 
     #[test]
-    fn who_leaves_is_told_once_with_the_reason() {
-        let mut party = party();
+    fn a_lost_member_is_reported_once_with_its_reason() {
+        let mut membership = membership();
         let shares = [share("n0", PeerReport::default().to_value()), gone("n2", "no")];
         let mut all = vec![shares[0].clone(), gone("n1", "killed"), gone("n2", "timed out")];
         all.push(gone("n3", "x"));
-        let news = party.apply_answer(&answer(1, all.clone()));
-        assert_eq!(news.gone, [(2, "timed out".to_owned())]);
-        assert!(party.apply_answer(&answer(2, all)).gone.is_empty());
-        assert!(!party.is_active(2));
+        let update = membership.apply_answer(&answer(1, all.clone()));
+        assert_eq!(update.gone, [(2, "timed out".to_owned())]);
+        assert!(membership.apply_answer(&answer(2, all)).gone.is_empty());
+        assert!(!membership.is_active(2));
     }
 }

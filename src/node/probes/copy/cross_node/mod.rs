@@ -1,12 +1,13 @@
 //! Copies between GPUs of several nodes of one NVLink domain, over memory shared by fabric handles.
 //!
 //! One process per node with all its GPUs. The order is NVIDIA's for shared memory: create, export,
-//! send the handle, import, map, copy, unmap everywhere, wait for all, release. All communication
-//! goes through exchanges, which keep all processes in step: every decision follows from the answer
-//! that all received (`membership`), so no leader is needed. A lost member costs its own pairs and
-//! no others.
+//! One process per node handles all GPUs of the node. The order is NVIDIA's for shared memory:
+//! create, export, send the handle, import, map, copy, unmap everywhere, wait for all, release. All
+//! communication goes through exchanges, which keep all processes in step: every process derives
+//! every decision from the same answer (`membership`), so no leader is needed. If a member is lost,
+//! only its own pairs are dropped.
 //!
-//! A round, each line an exchange that all wait for:
+//! A round; each line is an exchange in which all processes wait for each other:
 //!
 //! 1. warm up, and report when the last window will close (`window`);
 //! 2. stamp sources and clear destinations; two exchanges, the second to time the skew between the
@@ -15,7 +16,7 @@
 //!    covered by the copies of all others;
 //! 4. compare the received data, and report it. The issuer of a copy reports the number.
 //!
-//! Never run on hardware with more than one node.
+//! Not yet run on hardware with more than one node.
 
 mod batch;
 pub(crate) mod data;
@@ -54,7 +55,6 @@ const STEP_S: f64 = 120.0;
 /// Exchanges to time before the first round.
 const SKEW_EXCHANGES: u32 = 3;
 
-/// A sweep over several nodes.
 struct CrossNodeSweep<'s, 'c, 'm> {
     task: &'s CopyTask,
     across: CrossNodePairs,
@@ -78,15 +78,15 @@ struct CrossNodeSweep<'s, 'c, 'm> {
 pub(super) fn measure(
     task: &CopyTask,
     across: CrossNodePairs,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> io::Result<()> {
-    match run_sweep(task, across, mouth) {
-        Ok(true) => mouth.emit(&ProbeMessage::End),
+    match run_sweep(task, across, emitter) {
+        Ok(true) => emitter.emit(&ProbeMessage::End),
         Ok(false) => Ok(()),
         Err(ProbeAbort::OutputClosed(error)) => Err(error),
         Err(ProbeAbort::ExchangeFailed(error)) => {
             let what = format!("the exchange with the other nodes ended: {error}");
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+            emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
                 "left-alone",
                 what,
@@ -98,9 +98,9 @@ pub(super) fn measure(
 fn run_sweep(
     task: &CopyTask,
     across: CrossNodePairs,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> Result<bool, ProbeAbort> {
-    mouth.announce_step("loading the driver's library");
+    emitter.announce_step("loading the driver's library");
     let loaded = CudaLibrary::load(task.cuda.as_deref());
     // Never unloaded: a copy that never ended may still be in flight.
     let cuda = match loaded.map(ManuallyDrop::new) {
@@ -108,51 +108,51 @@ fn run_sweep(
         Err(error) => {
             let problem = error_class::classify_load_error(&error);
             let why = problem.detail.clone();
-            mouth.emit(&ProbeMessage::Problem(problem))?;
-            return send_refusal(task, &why, mouth);
+            emitter.emit(&ProbeMessage::Problem(problem))?;
+            return send_refusal(task, &why, emitter);
         }
     };
-    let Some((gpus, failed)) = super::open_gpus(&cuda, &task.root, &task.gpus, mouth)? else {
-        return send_refusal(task, "none of its GPUs can be used: see its problems", mouth);
+    let Some((gpus, failed)) = super::open_gpus(&cuda, &task.root, &task.gpus, emitter)? else {
+        return send_refusal(task, "none of its GPUs can be used: see its problems", emitter);
     };
     let (bytes, problem) = copy_bytes(task);
     if let Some(problem) = problem {
         let why = problem.detail.clone();
-        mouth.emit(&ProbeMessage::Problem(problem))?;
-        return send_refusal(task, &why, mouth);
+        emitter.emit(&ProbeMessage::Problem(problem))?;
+        return send_refusal(task, &why, emitter);
     }
-    let mut sweep = CrossNodeSweep::start(&cuda, task, (across, bytes), (gpus, failed), mouth)?;
+    let mut sweep = CrossNodeSweep::start(&cuda, task, (across, bytes), (gpus, failed), emitter)?;
     let result = sweep.run_tests();
-    let CrossNodeSweep { memory: hall, is_stuck: stuck, .. } = sweep;
+    let CrossNodeSweep { memory, is_stuck: stuck, .. } = sweep;
     if stuck {
-        let _never = ManuallyDrop::new(hall);
+        let _never = ManuallyDrop::new(memory);
     }
     result
 }
 
-/// Tells the other processes that nothing can be measured here, so that they do not wait.
+/// Informs the other processes that this one measures nothing, so that they do not wait for it.
 fn send_refusal(
     task: &CopyTask,
     why: &str,
-    mouth: &mut ProbeEmitter<'_>,
+    emitter: &mut ProbeEmitter<'_>,
 ) -> Result<bool, ProbeAbort> {
-    mouth.exchange(PeerHello::new_refusal(task, why).to_value(), HELLO_S)?;
+    emitter.exchange(PeerHello::new_refusal(task, why).to_value(), HELLO_S)?;
     Ok(false)
 }
 
 /// The longest exchange duration that any process reported, in milliseconds.
 fn slowest_exchange_ms(news: &MembershipUpdate) -> f64 {
-    news.reports.values().filter_map(|word| word.exchange_ms).fold(0.0, f64::max)
+    news.reports.values().filter_map(|report| report.exchange_ms).fold(0.0, f64::max)
 }
 
 /// Bytes of a copy, in whole words.
 fn copy_bytes(task: &CopyTask) -> (usize, Option<ProbeProblem>) {
     let whole = usize::try_from(task.buffer_bytes).unwrap_or(0) / WORD * WORD;
-    let tells = || {
+    let problem = || {
         let what = format!("{} bytes cannot be copied", task.buffer_bytes);
         ProbeProblem::new(OutputProblemKind::Error, "no-size", what)
     };
-    (whole, (whole == 0).then(tells))
+    (whole, (whole == 0).then(problem))
 }
 
 /// Data is compared in words.
@@ -165,24 +165,24 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         task: &'s CopyTask,
         (across, bytes): (CrossNodePairs, usize),
         (gpus, failed): (Vec<OpenGpu<'c>>, bool),
-        mouth: &'s mut ProbeEmitter<'m>,
+        emitter: &'s mut ProbeEmitter<'m>,
     ) -> Result<Self, ProbeAbort> {
         let channels = imex_channel::read_channels(&task.root);
-        let (hall, hello, problems) = PeerMemory::open(cuda, gpus, bytes, channels, mouth);
+        let (memory, hello, problems) = PeerMemory::open(cuda, gpus, bytes, channels, emitter);
         let whole = problems.is_empty() && !failed;
         for problem in problems {
-            mouth.emit(&ProbeMessage::Problem(problem))?;
+            emitter.emit(&ProbeMessage::Problem(problem))?;
         }
-        mouth.announce_step("waiting for the other nodes");
-        let answer = mouth.exchange(PeerHello::new(task, hello).to_value(), HELLO_S)?;
-        let party = ProbeMembership::from_answer(&answer, task);
+        emitter.announce_step("waiting for the other nodes");
+        let answer = emitter.exchange(PeerHello::new(task, hello).to_value(), HELLO_S)?;
+        let membership = ProbeMembership::from_answer(&answer, task);
         let mut sweep = Self {
             task,
             across,
             bytes,
-            emitter: mouth,
-            membership: party,
-            memory: hall,
+            emitter,
+            membership,
+            memory,
             lost: BTreeMap::new(),
             last_exchange_ms: 0.0,
             skew_ms: window::plan_skew(0.0),
@@ -276,9 +276,9 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
             self.exchange_reports("exchanges are timed", PeerReport::default())?;
             exchange_ms = exchange_ms.max(self.last_exchange_ms);
         }
-        let word = PeerReport { exchange_ms: Some(exchange_ms), ..PeerReport::default() };
-        let news = self.exchange_reports("exchanges were timed", word)?;
-        self.skew_ms = window::plan_skew(slowest_exchange_ms(&news));
+        let report = PeerReport { exchange_ms: Some(exchange_ms), ..PeerReport::default() };
+        let update = self.exchange_reports("exchanges were timed", report)?;
+        self.skew_ms = window::plan_skew(slowest_exchange_ms(&update));
         Ok(())
     }
 
@@ -302,7 +302,6 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         groups.iter().map(problem).collect()
     }
 
-    /// Fills the sources of copies.
     fn fill_sources(&mut self) -> Result<(), ProbeAbort> {
         let mine: Vec<u32> = self.membership.local_ranks().map(|rank| rank.rank).collect();
         for rank in mine {
@@ -373,7 +372,8 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// Unmaps everywhere, then releases.
+    /// Unmaps the memory of other processes, waits until all processes have done so, and releases
+    /// the local memory.
     fn finish(&mut self) -> Result<(), ProbeAbort> {
         if !self.is_stuck {
             self.emitter.announce_step("unmapping the memory of others");
@@ -387,22 +387,22 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
     /// Sends a report to the others and returns their reports.
     fn exchange_reports(
         &mut self,
-        what: &str,
-        word: PeerReport,
+        step: &str,
+        report: PeerReport,
     ) -> Result<MembershipUpdate, ProbeAbort> {
-        self.emitter.announce_step(&format!("waiting for the other nodes: {what}"));
-        let word = PeerReport { lost: self.lost.clone(), ..word };
-        let asked = Instant::now();
-        let answer = self.emitter.exchange(word.to_value(), STEP_S)?;
-        self.last_exchange_ms = asked.elapsed().as_secs_f64() * 1e3;
-        let news = self.membership.apply_answer(&answer);
-        for (member, why) in &news.gone {
+        self.emitter.announce_step(&format!("waiting for the other nodes: {step}"));
+        let report = PeerReport { lost: self.lost.clone(), ..report };
+        let started = Instant::now();
+        let answer = self.emitter.exchange(report.to_value(), STEP_S)?;
+        self.last_exchange_ms = started.elapsed().as_secs_f64() * 1e3;
+        let update = self.membership.apply_answer(&answer);
+        for (member, why) in &update.gone {
             self.emit_gone(*member, why)?;
         }
-        for (rank, why) in &news.lost {
+        for (rank, why) in &update.lost {
             self.emit_lost(*rank, why)?;
         }
-        Ok(news)
+        Ok(update)
     }
 
     fn emit_problem(&mut self, problem: ProbeProblem) -> Result<(), ProbeAbort> {
@@ -444,7 +444,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// Removes a rank of this process that cannot be measured any more.
+    /// Removes a rank of this process that can no longer be measured.
     fn drop_rank(
         &mut self,
         rank: u32,

@@ -73,7 +73,7 @@ pub(super) fn plan_rounds(
     ranks: &[ProbedRank],
     member: impl Fn(u32) -> usize,
 ) -> Vec<Vec<GpuFlow>> {
-    let meetings: Vec<Vec<(u32, u32)>> = match across {
+    let schedule: Vec<Vec<(u32, u32)>> = match across {
         CrossNodePairs::All => {
             let rounds = tournament::make_rounds(ranks.len(), SEED).into_iter();
             rounds
@@ -90,7 +90,7 @@ pub(super) fn plan_rounds(
         let back = pairs.iter().map(|(a, b)| GpuFlow::new(kind, *b, *a));
         (there.collect::<Vec<_>>(), back.collect::<Vec<_>>())
     };
-    let halves = meetings.iter().filter(|round| !round.is_empty()).flat_map(|round| {
+    let halves = schedule.iter().filter(|round| !round.is_empty()).flat_map(|round| {
         let (there, back) = both(round);
         match kind {
             CrossNodeTest::Bisect => vec![[there, back].concat()],
@@ -108,7 +108,7 @@ fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(
     let of = |which: usize| -> Vec<&ProbedRank> {
         ranks.iter().filter(|rank| member(rank.rank) == members[which]).collect()
     };
-    let meet = |round: &Vec<(usize, usize)>| {
+    let lane_pairs = |round: &Vec<(usize, usize)>| {
         let mut pairs = Vec::new();
         for (a, b) in round {
             for one in of(*a) {
@@ -118,7 +118,7 @@ fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(
         }
         pairs
     };
-    tournament::make_rounds(members.len(), SEED).iter().map(meet).collect()
+    tournament::make_rounds(members.len(), SEED).iter().map(lane_pairs).collect()
 }
 
 /// GPUs without a counterpart on any other node.
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ordered_pair_is_copied_once_and_nobody_has_two_partners() {
+    fn every_ordered_pair_is_copied_once_and_no_gpu_has_two_partners() {
         for (nodes, gpus) in [(2, 1), (2, 4), (3, 3), (1, 2)] {
             let all = ranks(nodes, gpus);
             for kind in [CrossNodeTest::Write, CrossNodeTest::Read] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_one_round_both_ways_at_once() {
+    fn a_lane_is_one_round_in_both_directions() {
         let rounds =
             plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(2, 4), node_of(4));
         assert_eq!(rounds.len(), 1);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_found_by_the_number_of_the_gpu_and_not_by_its_place() {
+    fn lanes_pair_gpus_by_index_and_not_by_position() {
         let mut all = ranks(2, 2);
         // The second node lacks GPU 0, and has GPUs 1 and 2.
         (all[2].gpu, all[3].gpu) = (1, 2);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_meets_nobody() {
+    fn a_single_node_has_no_rounds() {
         assert!(
             plan_rounds(CrossNodeTest::Write, CrossNodePairs::All, &ranks(1, 1), node_of(1))
                 .is_empty()

@@ -33,7 +33,6 @@ struct LocalGpu<'c> {
     gpu: OpenGpu<'c>,
 }
 
-/// All memory in use.
 #[derive(Debug)]
 pub(super) struct PeerMemory<'c> {
     cuda: &'c CudaLibrary,
@@ -52,7 +51,6 @@ enum MemoryHalf {
     Sink,
 }
 
-/// Result of comparing received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrivalCheck {
     Correct,
@@ -77,13 +75,13 @@ impl<'c> PeerMemory<'c> {
         gpus: Vec<OpenGpu<'c>>,
         bytes: usize,
         channels: ImexChannels,
-        mouth: &mut ProbeEmitter<'_>,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> (Self, Vec<PeerHelloGpu>, Vec<ProbeProblem>) {
         let (mut hello, mut problems, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for gpu in gpus {
             let index = gpu.index();
             let doing = format!("allocating {} MiB to share on GPU {index}", (2 * bytes) >> 20);
-            mouth.announce_step(&doing);
+            emitter.announce_step(&doing);
             let (bus_id, name) = (gpu.probed.bus_id.clone(), gpu.probed.name.clone());
             let memory = match share_memory(cuda, gpu, bytes) {
                 Ok((own, offer)) => {
@@ -114,9 +112,8 @@ impl<'c> PeerMemory<'c> {
         )
     }
 
-    /// Assigns ranks to the GPUs.
-    pub(super) fn assign_ranks(&mut self, party: &ProbeMembership) {
-        let ranks: Vec<u32> = party.local_ranks().map(|rank| rank.rank).collect();
+    pub(super) fn assign_ranks(&mut self, membership: &ProbeMembership) {
+        let ranks: Vec<u32> = membership.local_ranks().map(|rank| rank.rank).collect();
         let seated = ranks.into_iter().zip(self.unranked.drain(..));
         self.local = seated.filter_map(|(rank, own)| Some((rank, own?))).collect();
     }
@@ -125,22 +122,22 @@ impl<'c> PeerMemory<'c> {
     pub(super) fn import_peers(
         &mut self,
         flows: &BTreeSet<GpuFlow>,
-        party: &ProbeMembership,
-        mouth: &mut ProbeEmitter<'_>,
+        membership: &ProbeMembership,
+        emitter: &mut ProbeEmitter<'_>,
     ) -> Vec<UnreachableMemory> {
         let mine = flows.iter().filter(|flow| self.local.contains_key(&flow.issuer));
         let needed: BTreeSet<(u32, u32)> = mine
-            .filter(|flow| party.can_copy(flow))
+            .filter(|flow| membership.can_copy(flow))
             .map(|flow| (flow.passive_rank(), flow.issuer))
             .collect();
         let mut unreached = Vec::new();
         let mut refused: BTreeMap<u32, FabricStepFailure> = BTreeMap::new();
         for (whose, by) in needed {
-            let from = party.rank_label(whose);
+            let from = membership.rank_label(whose);
             let is_new = !self.local.contains_key(&whose) && !self.imported.contains_key(&whose);
             if is_new && !refused.contains_key(&whose) {
-                mouth.announce_step(&format!("importing the memory of {from}"));
-                match self.import_rank(whose, party) {
+                emitter.announce_step(&format!("importing the memory of {from}"));
+                match self.import_rank(whose, membership) {
                     Ok(Some(mapped)) => {
                         self.imported.insert(whose, mapped);
                     }
@@ -156,7 +153,8 @@ impl<'c> PeerMemory<'c> {
                 None => self.allow_access(whose, by).err(),
             };
             let Some(failure) = failure else { continue };
-            let doing = format!("accessing the memory of {from} from {}", party.rank_label(by));
+            let doing =
+                format!("accessing the memory of {from} from {}", membership.rank_label(by));
             let problem =
                 error_class::classify_error(&failure.error, failure.step, &doing, &self.channels);
             unreached.push(UnreachableMemory { importer: by, owner: whose, problem });
@@ -167,9 +165,9 @@ impl<'c> PeerMemory<'c> {
     fn import_rank(
         &self,
         whose: u32,
-        party: &ProbeMembership,
+        membership: &ProbeMembership,
     ) -> Result<Option<MappedFabricMemory<'c>>, FabricStepFailure> {
-        let offer = party.gpu_of(whose).and_then(|gpu| gpu.memory.as_ref().ok());
+        let offer = membership.gpu_of(whose).and_then(|gpu| gpu.memory.as_ref().ok());
         let Some((offer, handle)) = offer.and_then(|offer| Some((offer, offer.decode_handle()?)))
         else {
             return Ok(None);
@@ -190,11 +188,11 @@ impl<'c> PeerMemory<'c> {
         &self,
         flow: GpuFlow,
         bytes: usize,
-        party: &ProbeMembership,
+        membership: &ProbeMembership,
     ) -> Option<(BatchLane, &BatchEngine<'c>)> {
         let engine = &self.local.get(&flow.issuer)?.engine;
-        let from = self.address(flow.from, MemoryHalf::Source, party)?;
-        let to = self.address(flow.to, MemoryHalf::Sink, party)?;
+        let from = self.address(flow.from, MemoryHalf::Source, membership)?;
+        let to = self.address(flow.to, MemoryHalf::Sink, membership)?;
         Some((BatchLane { flow, from, to, bytes }, engine))
     }
 
@@ -202,12 +200,12 @@ impl<'c> PeerMemory<'c> {
         &self,
         rank: u32,
         half: MemoryHalf,
-        party: &ProbeMembership,
+        membership: &ProbeMembership,
     ) -> Option<DevicePointer> {
         let (memory, sink) = match self.local.get(&rank) {
             Some(own) => (&own.memory, own.sink_offset),
             None => {
-                let offer = party.gpu_of(rank)?.memory.as_ref().ok()?;
+                let offer = membership.gpu_of(rank)?.memory.as_ref().ok()?;
                 (self.imported.get(&rank)?, offer.sink)
             }
         };
@@ -280,9 +278,11 @@ impl<'c> PeerMemory<'c> {
         else {
             return Ok(None);
         };
-        let look = || data::compare_memory(self.cuda, gpu, memory, pattern, stage);
-        let Some(first) = look()? else { return Ok(Some(ArrivalCheck::Correct)) };
-        Ok(Some(look()?.map_or(ArrivalCheck::ReadbackCorrupted(first), ArrivalCheck::Wrong)))
+        let compare_once = || data::compare_memory(self.cuda, gpu, memory, pattern, stage);
+        let Some(first) = compare_once()? else { return Ok(Some(ArrivalCheck::Correct)) };
+        Ok(Some(
+            compare_once()?.map_or(ArrivalCheck::ReadbackCorrupted(first), ArrivalCheck::Wrong),
+        ))
     }
 
     /// Classifies an error at a rank.

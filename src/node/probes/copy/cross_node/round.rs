@@ -46,12 +46,13 @@ impl CrossNodeSweep<'_, '_, '_> {
             let last_closes = self.agree_on_close(round, &known)?;
             let stamp = format!("{} attempt {attempt}", round.name);
             self.prepare_round(round, &stamp)?;
-            let (took, news) = self.run_copies(round, &known, last_closes)?;
-            if round.kind == CrossNodeTest::Bisect && !self.is_covered(round, &news) {
+            let (took, update) = self.run_copies(round, &known, last_closes)?;
+            if round.kind == CrossNodeTest::Bisect && !self.is_covered(round, &update) {
                 if attempt < ATTEMPTS {
                     // The duration of this round's exchanges is a better estimate than earlier
                     // ones.
-                    self.skew_ms = self.skew_ms.max(window::plan_skew(slowest_exchange_ms(&news)));
+                    self.skew_ms =
+                        self.skew_ms.max(window::plan_skew(slowest_exchange_ms(&update)));
                     rates = Some(known.into_iter().chain(took).collect());
                     continue;
                 }
@@ -60,7 +61,7 @@ impl CrossNodeSweep<'_, '_, '_> {
                     "the copies of the nodes did not overlap for long enough, {ATTEMPTS} times \
                      (the last exchange took {:.0} ms): larger buffers make copies last \
                      longer",
-                    slowest_exchange_ms(&news)
+                    slowest_exchange_ms(&update)
                 );
                 self.emit_round_problem(
                     round,
@@ -109,10 +110,10 @@ impl CrossNodeSweep<'_, '_, '_> {
         let own =
             known.values().map(|ms| window::window_close_ms(*ms, self.task.copies, self.skew_ms));
         let closes_ms = own.reduce(f64::max);
-        let what = format!("{}, warm", round.name);
-        let news =
-            self.exchange_reports(&what, PeerReport { closes_ms, ..PeerReport::default() })?;
-        Ok(news.reports.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
+        let step = format!("{}, warm", round.name);
+        let update =
+            self.exchange_reports(&step, PeerReport { closes_ms, ..PeerReport::default() })?;
+        Ok(update.reports.values().filter_map(|report| report.closes_ms).fold(0.0, f64::max))
     }
 
     /// Writes this round's data to the sources and clears the destinations.
@@ -162,22 +163,23 @@ impl CrossNodeSweep<'_, '_, '_> {
         let (outcome, span) = batch::run_batch(&lanes, limit);
         // Report problems afterwards: no process waits between the answer and the first copy.
         let took = self.record_outcome(round, outcome)?;
-        let word = PeerReport { span, exchange_ms: Some(began_ms), ..PeerReport::default() };
-        let news = self.exchange_reports(&format!("{}, copied", round.name), word)?;
-        Ok((took, news))
+        let report = PeerReport { span, exchange_ms: Some(began_ms), ..PeerReport::default() };
+        let update = self.exchange_reports(&format!("{}, copied", round.name), report)?;
+        Ok((took, update))
     }
 
     /// True if the copies of all others covered every window.
-    fn is_covered(&self, round: &CopyRound<'_>, news: &MembershipUpdate) -> bool {
+    fn is_covered(&self, round: &CopyRound<'_>, update: &MembershipUpdate) -> bool {
         let left = self.active_flows(round);
         let members: BTreeSet<usize> =
             left.iter().filter_map(|flow| self.membership.member_of(flow.issuer)).collect();
-        let spans = members.iter().map(|member| news.reports.get(member)?.span);
+        let spans = members.iter().map(|member| update.reports.get(member)?.span);
         let spans: Option<Vec<CopySpan>> = spans.collect();
         // A lost member took part of the load away.
-        news.gone.is_empty()
-            && spans
-                .is_some_and(|spans| window::are_windows_covered(&spans, slowest_exchange_ms(news)))
+        update.gone.is_empty()
+            && spans.is_some_and(|spans| {
+                window::are_windows_covered(&spans, slowest_exchange_ms(update))
+            })
     }
 
     /// Compares the data received here, collects the results from elsewhere, and reports numbers of
@@ -188,23 +190,23 @@ impl CrossNodeSweep<'_, '_, '_> {
         stamp: &str,
         took: Option<&BTreeMap<GpuFlow, f64>>,
     ) -> Result<(), ProbeAbort> {
-        let mut word = PeerReport::default();
+        let mut report = PeerReport::default();
         for flow in self.active_flows(round) {
             let pattern = self.flow_pattern(flow, stamp);
             let doing = format!("comparing the data of {}", self.describe_flows(&[flow]));
             self.emitter.announce_step(&doing);
             match self.memory.compare(flow.to, &pattern) {
                 Ok(None) => {}
-                Ok(Some(ArrivalCheck::Correct)) => word.right.push((flow.from, flow.to)),
+                Ok(Some(ArrivalCheck::Correct)) => report.right.push((flow.from, flow.to)),
                 Ok(Some(ArrivalCheck::Wrong(difference))) => {
-                    word.wrong.push((
+                    report.wrong.push((
                         flow.from,
                         flow.to,
                         describe_difference(&difference, &pattern),
                     ));
                 }
                 Ok(Some(ArrivalCheck::ReadbackCorrupted(difference))) => {
-                    word.right.push((flow.from, flow.to));
+                    report.right.push((flow.from, flow.to));
                     let how = describe_difference(&difference, &pattern);
                     let what = format!(
                         "the data of {} was corrupted on its way to the host, which compares it: \
@@ -216,19 +218,19 @@ impl CrossNodeSweep<'_, '_, '_> {
                 Err(error) => self.drop_rank(flow.to, &error, &doing)?,
             }
         }
-        let news = self.exchange_reports(&format!("{}, compared", round.name), word)?;
+        let update = self.exchange_reports(&format!("{}, compared", round.name), report)?;
         let mine = round.flows.iter().filter(|flow| self.membership.is_local(flow.issuer));
         for flow in mine.copied().collect::<Vec<_>>() {
             let there =
-                self.membership.member_of(flow.to).and_then(|member| news.reports.get(&member));
-            let wrong = there.and_then(|word| {
-                word.wrong.iter().find(|(from, to, _)| (*from, *to) == (flow.from, flow.to))
+                self.membership.member_of(flow.to).and_then(|member| update.reports.get(&member));
+            let wrong = there.and_then(|report| {
+                report.wrong.iter().find(|(from, to, _)| (*from, *to) == (flow.from, flow.to))
             });
             if let Some((_, _, how)) = wrong {
                 self.emit_wrong(round, flow, how)?;
                 continue;
             }
-            let right = there.is_some_and(|word| word.right.contains(&(flow.from, flow.to)));
+            let right = there.is_some_and(|report| report.right.contains(&(flow.from, flow.to)));
             let took = took.and_then(|took| took.get(&flow)).filter(|_| right);
             match took {
                 Some(ms) => self.emit_number(round, flow, *ms)?,
@@ -246,7 +248,7 @@ impl CrossNodeSweep<'_, '_, '_> {
     ) -> Result<(), ProbeAbort> {
         let value = self.bytes as f64 / (ms * 1e6);
         if !value.is_finite() || ms <= 0.0 {
-            let what = format!("{} took no time at all", self.describe_flows(&[flow]));
+            let what = format!("the measured time of {} is zero", self.describe_flows(&[flow]));
             return self.emit_round_problem(
                 round,
                 ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", what),
@@ -333,13 +335,11 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(kept)
     }
 
-    /// The data of a copy.
     fn flow_pattern(&self, flow: GpuFlow, stamp: &str) -> CopyPattern {
         let copy = format!("{stamp} {}->{}", flow.from, flow.to);
         data::new_pattern(&self.membership.rank_label(flow.from), &copy, self.bytes)
     }
 
-    /// Names of copies in messages.
     fn describe_flows(&self, flows: &[GpuFlow]) -> String {
         let one = |flow: &GpuFlow| {
             format!(

@@ -1,10 +1,10 @@
-//! Plans the number of copies of each GPU in a round, so that its number is taken while all others
-//! of the round copy too, although nodes do not start at the same moment.
+//! Plans how many copies each GPU makes in a round, so that its bandwidth is measured while all
+//! other GPUs of the round copy too, although nodes do not start at the same moment.
 //!
 //! Pure. Nodes start when the answer of an exchange reaches them, over ssh or an exec session, and
 //! so some milliseconds apart: the skew. Each node therefore copies for longer than the skew, then
 //! takes its number over a window, and continues to copy for longer than the skew after the last
-//! window of all has closed:
+//! window of the round has closed:
 //!
 //! ```text
 //! node A  |-- before --|-- window --|-- after --|
@@ -64,20 +64,25 @@ pub(super) struct WindowPlan {
 
 /// When a window closes, in milliseconds after its stream began, for copies of this duration and
 /// this many requested. [`plan_copies`] needs the maximum over all processes.
-pub(super) fn window_close_ms(copy_ms: f64, asked: u32, skew_ms: f64) -> f64 {
+pub(super) fn window_close_ms(copy_ms: f64, requested: u32, skew_ms: f64) -> f64 {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    f64::from(copies_before(copy_ms, skew_ms) + copies_in_window(copy_ms, asked)) * copy_ms
+    f64::from(copies_before(copy_ms, skew_ms) + copies_in_window(copy_ms, requested)) * copy_ms
 }
 
 /// Plans the copies of a stream with this duration per copy, if the last window of the round closes
 /// at this time.
-pub(super) fn plan_copies(copy_ms: f64, asked: u32, last_closes: f64, skew_ms: f64) -> WindowPlan {
+pub(super) fn plan_copies(
+    copy_ms: f64,
+    requested: u32,
+    last_closes: f64,
+    skew_ms: f64,
+) -> WindowPlan {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    let rest =
-        (last_closes - window_close_ms(copy_ms, asked, skew_ms)).max(0.0) + SKEW_FACTOR * skew_ms;
+    let rest = (last_closes - window_close_ms(copy_ms, requested, skew_ms)).max(0.0)
+        + SKEW_FACTOR * skew_ms;
     WindowPlan {
         before: copies_before(copy_ms, skew_ms),
-        window: copies_in_window(copy_ms, asked),
+        window: copies_in_window(copy_ms, requested),
         after: clamp_count((rest / copy_ms).ceil(), MOST_AFTER).max(1),
     }
 }
@@ -87,8 +92,8 @@ fn copies_before(copy_ms: f64, skew_ms: f64) -> u32 {
 }
 
 /// The requested number; more if copies are short, fewer if they are long.
-fn copies_in_window(copy_ms: f64, asked: u32) -> u32 {
-    let enough = clamp_count((LEAST_WINDOW_MS / copy_ms).ceil(), MOST_COPIES).max(asked);
+fn copies_in_window(copy_ms: f64, requested: u32) -> u32 {
+    let enough = clamp_count((LEAST_WINDOW_MS / copy_ms).ceil(), MOST_COPIES).max(requested);
     let most = clamp_count((MOST_WINDOW_MS / copy_ms).floor(), MOST_COPIES);
     enough.min(most).max(1)
 }
@@ -118,7 +123,6 @@ pub(super) struct CopySpan {
 }
 
 impl CopySpan {
-    /// The span of both.
     pub(super) fn merge(self, other: Self) -> Self {
         Self {
             starts: self.starts.max(other.starts),
@@ -138,7 +142,7 @@ pub(super) fn are_windows_covered(spans: &[CopySpan], skew_ms: f64) -> bool {
     // The skew between streams of one process is known.
     let own = |span: &CopySpan| span.starts <= span.opens && span.closes <= span.stops;
     spans.iter().enumerate().all(|(at, span)| {
-        let mut others = spans.iter().enumerate().filter(|(who, _)| *who != at);
+        let mut others = spans.iter().enumerate().filter(|(index, _)| *index != at);
         own(span) && others.all(|(_, other)| inside(span, other))
     })
 }
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_hold_what_was_asked_for_and_last_long_enough() {
+    fn windows_contain_the_requested_copies_and_last_long_enough() {
         // 512 MiB at 50 GB/s: 10.7 ms.
         assert_eq!(copies_in_window(10.7, 16), 16);
         // At 800 GB/s: 0.67 ms, and 16 of them are 10.7 ms.
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_a_little_off_are_still_covered_and_half_off_are_told() {
+    fn small_rate_errors_are_covered_and_large_ones_are_detected() {
         let last = window_close_ms(0.7, 16, 20.0);
         let plans = [plan_copies(0.7, 16, last, 20.0), plan_copies(0.7, 16, last, 20.0)];
         let with = |off: f64| [span(0.0, 0.7, plans[0]), span(0.0, 0.7 * off, plans[1])];
@@ -189,19 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn copies_too_short_to_be_covered_are_told() {
+    fn copies_too_short_to_be_covered_are_detected() {
         let tiny = plan_copies(0.001, 16, 1.0, 20.0);
         assert_eq!((tiny.before, tiny.window), (MOST_COPIES, MOST_COPIES));
         assert!(!are_windows_covered(&[span(0.0, 0.001, tiny), span(0.0, 0.001, tiny)], 20.0));
         assert!(
             are_windows_covered(&[span(0.0, 0.001, tiny)], 20.0),
-            "alone there is nobody to wait for"
+            "a single process waits for no other"
         );
         assert!(are_windows_covered(&[], 20.0));
     }
 
     #[test]
-    fn slow_exchanges_have_everybody_copy_for_longer() {
+    fn slow_exchanges_make_every_process_copy_for_longer() {
         assert_eq!((plan_skew(0.5), plan_skew(100.0), plan_skew(9_000.0)), (20.0, 150.0, 1_000.0));
         let last = window_close_ms(0.7, 16, 150.0);
         let spans = [0.7, 0.75].map(|ms| span(0.3, ms, plan_copies(0.7, 16, last, 150.0)));

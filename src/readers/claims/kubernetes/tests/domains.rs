@@ -26,9 +26,9 @@ fn a_compute_domain_is_one_imex_domain_for_each_clique() {
         compute_domain("none", &json!([])),
     ]);
     assert!(compute_domains::recognises(&text) && !nodes::recognises(&text));
-    let said = compute_domains::read("cd.json", &text);
+    let report = compute_domains::read("cd.json", &text);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             "Imex ComputeDomain ns/none: ".to_owned(),
             format!("Imex ComputeDomain ns/one: a b under {A}"),
@@ -37,19 +37,19 @@ fn a_compute_domain_is_one_imex_domain_for_each_clique() {
             format!("Imex ComputeDomain ns/two ({B}): d under {B}"),
         ]
     );
-    assert_eq!(said.groups[1].size, Some(2));
-    assert_eq!(said.groups[1].since.as_deref(), Some("2026-11-02T03:04:05Z"));
-    assert_eq!(said.settings["ComputeDomain ns/one status"], "Ready");
-    assert!(said.notes[0].contains("1 nodes without a clique (1 of them Ready)"));
-    let a = &said.nodes[&NodeName::from("a")];
+    assert_eq!(report.groups[1].size, Some(2));
+    assert_eq!(report.groups[1].since.as_deref(), Some("2026-11-02T03:04:05Z"));
+    assert_eq!(report.settings["ComputeDomain ns/one status"], "Ready");
+    assert!(report.notes[0].contains("1 nodes without a clique (1 of them Ready)"));
+    let a = &report.nodes[&NodeName::from("a")];
     assert_eq!(a.fabric[0].clique().as_deref(), Some(A));
     assert_eq!(a.busy, Some(true));
     assert_eq!(a.marks["ComputeDomain ns/one"], format!("Ready, {A}, index 1"));
     assert_eq!(
-        said.nodes[&NodeName::from("e")].marks["ComputeDomain ns/two"],
+        report.nodes[&NodeName::from("e")].marks["ComputeDomain ns/two"],
         "Ready, no clique, index 1"
     );
-    assert_eq!(problems(&said), []);
+    assert_eq!(problems(&report), []);
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn members_in_clique_objects_belong_to_the_domain_of_their_uid() {
         clique("uid-one", "b"),
         clique("uid-lost", "z"),
     ]);
-    let said = compute_domains::read("cd.json", &text);
+    let report = compute_domains::read("cd.json", &text);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             format!("Imex ComputeDomain ns/one: a b under {A}"),
             format!("Imex ComputeDomain uid-lost: z under {A}"),
@@ -81,11 +81,12 @@ fn a_node_in_two_compute_domains_is_a_contradiction() {
         compute_domain("one", &json!([member("a", A)])),
         compute_domain("two", &json!([member("a", A), json!({"cliqueID": A}), member("b", "x.y")])),
     ]);
-    let said = compute_domains::read("cd.json", &text);
-    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
+    let report = compute_domains::read("cd.json", &text);
+    let kinds: Vec<SourceProblemKind> =
+        report.problems.iter().map(|problem| problem.kind).collect();
     use SourceProblemKind::*;
     assert_eq!(kinds, [Malformed, Malformed, Contradictory]);
-    assert!(said.problems[2].message.contains("node a is in two ComputeDomains"));
+    assert!(report.problems[2].message.contains("node a is in two ComputeDomains"));
 }
 
 fn topology(group: &str, version: &str, levels: &[&str]) -> Value {
@@ -111,9 +112,9 @@ fn topology_objects_group_nodes_by_their_labels_and_copy_them() {
         let levels = ["x/block", "x/rack", "kubernetes.io/hostname"];
         let text = list(&[topology("kueue.x-k8s.io", version, &levels)]);
         assert!(topologies::recognises(&text) && !nodes::recognises(&text));
-        let said = topologies::read_with_labels("k.json", &text, &nodes.labels());
+        let report = topologies::read_with_labels("k.json", &text, &nodes.labels());
         assert_eq!(
-            group_lines(&said.groups),
+            group_lines(&report.groups),
             [
                 "Switch x/block b1: a b",
                 "Switch x/block b2: c d",
@@ -122,34 +123,37 @@ fn topology_objects_group_nodes_by_their_labels_and_copy_them() {
                 "Rack x/rack r2: d under b2",
             ]
         );
-        assert_eq!(said.groups[0].topology.as_deref(), Some("kueue/t"));
-        assert_eq!(said.groups[0].basis, ClaimBasis::Copied { from: "label x/block".to_owned() });
-        assert_eq!(said.settings["Topology kueue/t"], "x/block > x/rack > kubernetes.io/hostname");
-        assert_eq!(said.notes.len(), 3, "{:?}", said.notes);
-        assert!(
-            said.notes[1].contains("1 nodes carry only some of its labels")
-                && said.notes[1].contains('e')
+        assert_eq!(report.groups[0].topology.as_deref(), Some("kueue/t"));
+        assert_eq!(report.groups[0].basis, ClaimBasis::Copied { from: "label x/block".to_owned() });
+        assert_eq!(
+            report.settings["Topology kueue/t"],
+            "x/block > x/rack > kubernetes.io/hostname"
         );
-        assert_eq!(problems(&said), []);
+        assert_eq!(report.notes.len(), 3, "{:?}", report.notes);
+        assert!(
+            report.notes[1].contains("1 nodes carry only some of its labels")
+                && report.notes[1].contains('e')
+        );
+        assert_eq!(problems(&report), []);
     }
 }
 
 #[test]
-fn kai_s_levels_mean_what_their_labels_mean() {
+fn kai_levels_have_the_kinds_of_their_labels() {
     let levels = ["topology.nebius.com/tier-1", "nvidia.com/gpu.clique"];
     let text = list(&[
         topology("kai.scheduler", "v1alpha1", &levels),
         node("a", &json!({"nvidia.com/gpu.clique": A, "topology.nebius.com/tier-1": "l1"})),
     ]);
-    let said = topologies::read("k.json", &text);
+    let report = topologies::read("k.json", &text);
     assert_eq!(
-        group_lines(&said.groups),
+        group_lines(&report.groups),
         [
             "Leaf topology.nebius.com/tier-1 l1: a".to_owned(),
             format!("Domain nvidia.com/gpu.clique {A}: a under l1"),
         ]
     );
-    assert_eq!(said.groups[1].topology.as_deref(), Some("kai/t"));
+    assert_eq!(report.groups[1].topology.as_deref(), Some("kai/t"));
 }
 
 #[test]
@@ -162,10 +166,11 @@ fn topologies_that_contradict_themselves_leave_the_others() {
         json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "n"}}),
         good,
     ]);
-    let said = topologies::read("k.json", &text);
-    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
+    let report = topologies::read("k.json", &text);
+    let kinds: Vec<SourceProblemKind> =
+        report.problems.iter().map(|problem| problem.kind).collect();
     use SourceProblemKind::*;
     assert_eq!(kinds, [Malformed, Contradictory, Contradictory, Malformed]);
-    assert_eq!(said.settings["Topology kueue/t"], "x/rack");
-    assert!(said.notes[0].contains("no nodes are known here"));
+    assert_eq!(report.settings["Topology kueue/t"], "x/rack");
+    assert!(report.notes[0].contains("no nodes are known here"));
 }

@@ -9,14 +9,14 @@ use model::id::NodeName;
 use model::source_report::SourceProblemKind;
 
 #[test]
-fn a_list_that_was_cut_gives_the_nodes_that_were_whole() {
+fn a_truncated_list_keeps_its_complete_nodes() {
     let text = list(&[node("a", &clique(A)), node("b", &clique(A)), node("c", &clique(A))]);
     let cut = text.find("\"name\":\"c\"").expect("node c");
-    let said = nodes::read("n.json", &text[..cut]);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: a b")]);
-    assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
-    assert!(said.problems[0].at.as_deref().is_some_and(|at| at.starts_with("n.json:1:")));
+    let report = nodes::read("n.json", &text[..cut]);
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: a b")]);
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete);
+    assert!(report.problems[0].at.as_deref().is_some_and(|at| at.starts_with("n.json:1:")));
     assert!(nodes::recognises(&text[..cut]));
 }
 
@@ -35,21 +35,21 @@ fn typed_lists_single_nodes_and_several_documents_are_read() {
         [(&typed, "a"), (&single, "a"), (&two, "a b"), (&yaml, "a"), (&yamls, "a b")]
     {
         assert!(nodes::recognises(text), "{text}");
-        let said = nodes::read("n", text);
-        assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: {names}")], "{text}");
-        assert_eq!(problems(&said), []);
+        let report = nodes::read("n", text);
+        assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: {names}")], "{text}");
+        assert_eq!(problems(&report), []);
     }
 }
 
 #[test]
-fn labels_of_one_node_alone_are_a_node_when_they_name_it() {
+fn bare_labels_are_a_node_if_they_name_it() {
     let named = json!({"kubernetes.io/hostname": "h7", "nvidia.com/gpu.clique": A}).to_string();
     assert!(nodes::recognises(&named));
     assert_eq!(group_lines(&nodes::read("l", &named).groups), [format!("Domain clique {A}: h7")]);
     let unnamed = json!({"nvidia.com/gpu.clique": A}).to_string();
-    let said = nodes::read("l", &unnamed);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
-    assert!(said.nodes.is_empty());
+    let report = nodes::read("l", &unnamed);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete);
+    assert!(report.nodes.is_empty());
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn tables_of_kubectl_are_read() {
     );
     for text in [&clique, &own, &labels] {
         assert!(nodes::recognises(text), "{text}");
-        let said = nodes::read("t", text);
-        assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
-        assert_eq!(said.nodes.len(), 2);
-        assert_eq!(problems(&said), []);
+        let report = nodes::read("t", text);
+        assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: n1")], "{text}");
+        assert_eq!(report.nodes.len(), 2);
+        assert_eq!(problems(&report), []);
     }
     let cut = nodes::read("t", "NAME STATUS LABELS\nn1 Rea\n");
     assert_eq!(cut.problems[0].kind, SourceProblemKind::Incomplete);
@@ -83,10 +83,10 @@ fn empty_cells_and_cells_with_blanks_do_not_shift_a_table() {
          plain  1s    v1.36.4   Ubuntu           {:40} z1\n",
         ""
     );
-    let said = nodes::read("t", &text);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
-    assert_eq!(said.nodes.len(), 2);
-    assert_eq!(problems(&said), []);
+    let report = nodes::read("t", &text);
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: n1")], "{text}");
+    assert_eq!(report.nodes.len(), 2);
+    assert_eq!(problems(&report), []);
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn a_kind_cluster_names_nodes_as_they_register() {
          kind: JoinConfiguration\n    nodeRegistration:\n      name: tray2\n"
     );
     assert!(nodes::recognises(&text));
-    let said = nodes::read("kind.yaml", &text);
-    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: lab-worker tray2")]);
-    assert_eq!(said.nodes[&NodeName::from("tray2")].aliases, ["lab-worker2"]);
-    assert!(said.nodes.contains_key(&NodeName::from("lab-control-plane")));
+    let report = nodes::read("kind.yaml", &text);
+    assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: lab-worker tray2")]);
+    assert_eq!(report.nodes[&NodeName::from("tray2")].aliases, ["lab-worker2"]);
+    assert!(report.nodes.contains_key(&NodeName::from("lab-control-plane")));
 }
 
 #[test]
-fn text_that_is_no_node_is_not_taken_for_one() {
+fn other_text_is_not_recognised_as_nodes() {
     for text in [
         "",
         "{",
@@ -134,9 +134,9 @@ fn a_cluster_of_many_nodes_is_read_from_yaml_too() {
              {noise}    nvidia.com/gpu.clique: {A}\n"
         ));
     }
-    let said = nodes::read("n.yaml", &text);
-    assert_eq!(problems(&said), []);
-    assert_eq!(said.groups[0].nodes.len(), 3_000);
+    let report = nodes::read("n.yaml", &text);
+    assert_eq!(problems(&report), []);
+    assert_eq!(report.groups[0].nodes.len(), 3_000);
 }
 
 #[test]
@@ -146,6 +146,6 @@ fn aliases_that_multiply_are_refused() {
         let ten = vec![format!("*{last}"); 10].join(", ");
         text.push_str(&format!("{this}: &{this} [{ten}]\n"));
     }
-    let said = nodes::read("n.yaml", &text);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
+    let report = nodes::read("n.yaml", &text);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
 }

@@ -5,7 +5,7 @@ use model::source_report::NicReport;
 
 /// Four nodes with two rails each; `moved` changes the other end of a cable.
 fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
-    let mut said = SourceReport::new(kind, place(kind));
+    let mut report = SourceReport::new(kind, place(kind));
     for number in 1..=4 {
         for rail in 0..2 {
             let (mut leaf, mut port) = (format!("leaf{rail}"), number);
@@ -14,7 +14,7 @@ fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
             }
             // Switches spell their ports in several ways.
             let name = if kind == SourceKind::Cabling { "Ethernet1" } else { "Eth1" };
-            said.node_mut(&node(number)).nics.push(NicReport {
+            report.node_mut(&node(number)).nics.push(NicReport {
                 device: Some(format!("mlx5_{rail}")),
                 rail: (kind == SourceKind::Cabling).then(|| format!("rail{rail}")),
                 leaf: Some(leaf),
@@ -23,7 +23,7 @@ fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
             });
         }
     }
-    said
+    report
 }
 
 fn seen(moved: &[(u32, u32, &str, u32)]) -> Claims {
@@ -33,7 +33,7 @@ fn seen(moved: &[(u32, u32, &str, u32)]) -> Claims {
 }
 
 #[test]
-fn cables_that_are_where_they_should_be_give_nothing() {
+fn correct_cables_give_no_disagreement() {
     assert_eq!(seen(&[]).disagreements, []);
 }
 
@@ -41,10 +41,13 @@ fn cables_that_are_where_they_should_be_give_nothing() {
 fn two_hosts_at_each_others_ports_are_swapped_on_both_rails() {
     let moved = [(1, 0, "leaf0", 2), (2, 0, "leaf0", 1), (1, 1, "leaf1", 2), (2, 1, "leaf1", 1)];
     let claims = seen(&moved);
-    let told = only(&claims, "hosts-swapped");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &nodes(1, 2)));
-    assert!(told.summary.contains("2 cable pairs"), "{}", told.summary);
-    assert!(told.sides.iter().any(|side| side.basis == ClaimBasis::Reported));
+    let disagreement = only(&claims, "hosts-swapped");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &nodes(1, 2))
+    );
+    assert!(disagreement.summary.contains("2 cable pairs"), "{}", disagreement.summary);
+    assert!(disagreement.sides.iter().any(|side| side.basis == ClaimBasis::Reported));
 }
 
 #[test]
@@ -66,10 +69,10 @@ fn one_end_elsewhere_is_one_cable_and_a_whole_leaf_its_name() {
 fn a_tree_that_puts_a_node_under_another_leaf_is_a_doubt() {
     let domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 6))]);
     let leaf = |kind, first: Vec<NodeName>, second: Vec<NodeName>| {
-        let mut said = SourceReport::new(kind, "x");
-        said.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s1", first));
-        said.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s2", second));
-        said
+        let mut report = SourceReport::new(kind, "x");
+        report.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s1", first));
+        report.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s2", second));
+        report
     };
     let slurm = leaf(SourceKind::SlurmTopology, nodes(1, 3), nodes(4, 6));
     let same = leaf(SourceKind::Cabling, nodes(1, 3), nodes(4, 6));
@@ -77,25 +80,25 @@ fn a_tree_that_puts_a_node_under_another_leaf_is_a_doubt() {
     let other: Vec<NodeName> = nodes(4, 6).into_iter().chain([node(3)]).collect();
     let cabling = leaf(SourceKind::Cabling, nodes(1, 2), other);
     let claims = reconciled(vec![domain, slurm, cabling]);
-    let told = only(&claims, "leaves-disagree");
+    let disagreement = only(&claims, "leaves-disagree");
     assert_eq!(
-        (told.severity, told.nodes.as_slice()),
+        (disagreement.severity, disagreement.nodes.as_slice()),
         (DisagreementSeverity::Doubt, &[node(3)][..])
     );
 }
 
 fn racked(kind: SourceKind, list: &[(u32, &str, &str)]) -> SourceReport {
-    let mut said = SourceReport::new(kind, place(kind));
+    let mut report = SourceReport::new(kind, place(kind));
     for (number, rack, slot) in list {
-        let words = said.node_mut(&node(*number));
+        let words = report.node_mut(&node(*number));
         words.rack = Some((*rack).to_owned());
         words.slot = Some((*slot).to_owned()).filter(|slot| !slot.is_empty());
     }
-    said
+    report
 }
 
 #[test]
-fn racks_are_compared_by_who_shares_one_and_not_by_name() {
+fn racks_are_compared_by_their_nodes_and_not_by_name() {
     let cabling = racked(SourceKind::Cabling, &[(1, "R7", "1"), (2, "R7", "2"), (3, "R7", "3")]);
     let own = |third: &str, slot: &str| {
         let list = [(1, "SN123", "10"), (2, "SN123", "11"), (3, third, slot)];
@@ -109,7 +112,7 @@ fn racks_are_compared_by_who_shares_one_and_not_by_name() {
 }
 
 #[test]
-fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
+fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_reported() {
     let claims = reconciled(vec![racked(SourceKind::Cabling, &[(1, "R7", "1"), (2, "R7", "1")])]);
     assert_eq!(only(&claims, "slot-taken").nodes, nodes(1, 2));
     let mut domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 3))]);
@@ -122,15 +125,15 @@ fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
 }
 
 #[test]
-fn switch_trays_between_compute_trays_are_no_disagreement_about_slots() {
+fn switch_trays_do_not_make_slots_disagree() {
     let slot = |tray: u32| if tray <= 8 { tray } else { tray + 9 };
     let of = |kind, slots: &dyn Fn(u32) -> u32| {
-        let mut said = SourceReport::new(kind, place(kind));
+        let mut report = SourceReport::new(kind, place(kind));
         for number in 1..=18 {
-            let words = said.node_mut(&node(number));
+            let words = report.node_mut(&node(number));
             (words.rack, words.slot) = (Some("r".to_owned()), Some(slots(number).to_string()));
         }
-        said
+        report
     };
     let cabling = || of(SourceKind::Cabling, &|tray| tray);
     let claims = reconciled(vec![cabling(), of(SourceKind::NodeFacts, &slot)]);

@@ -16,10 +16,13 @@ fn block(
 fn a_stale_label_is_one_cause_and_not_also_a_node_in_the_wrong_block() {
     let label = [(UUID, 1, nodes(1, 3)), (OTHER, 1, nodes(4, 4))];
     let claims = reconciled(block(&label, &[(UUID, 1, nodes(1, 4))]));
-    let told = only(&claims, "stale-label");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
-    assert_eq!(told.sides[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
-    assert_eq!(told.sides[1].basis, ClaimBasis::Reported);
+    let disagreement = only(&claims, "stale-label");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(4)])
+    );
+    assert_eq!(disagreement.sides[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
+    assert_eq!(disagreement.sides[1].basis, ClaimBasis::Reported);
 }
 
 #[test]
@@ -29,15 +32,19 @@ fn a_whole_rack_that_was_partitioned_anew_is_one_disagreement() {
 }
 
 #[test]
-fn a_label_without_all_gpus_attached_says_how_many() {
+fn a_label_without_all_gpus_attached_gives_their_number() {
     let mut all = block(&[(UUID, 1, nodes(1, 4))], &[(UUID, 1, nodes(1, 4))]);
     let last = all.last_mut().expect("facts");
     last.node_mut(&node(4)).fabric[2] = gpu(2, ZERO, 0, "in progress");
     let claims = reconciled(all);
-    let told = only(&claims, "label-without-all-gpus");
-    assert_eq!(told.nodes, [node(4)]);
-    assert!(told.summary.contains("1 of 4 GPUs not attached to a fabric"), "{}", told.summary);
-    assert_eq!(told.sides.len(), 2);
+    let disagreement = only(&claims, "label-without-all-gpus");
+    assert_eq!(disagreement.nodes, [node(4)]);
+    assert!(
+        disagreement.summary.contains("1 of 4 GPUs not attached to a fabric"),
+        "{}",
+        disagreement.summary
+    );
+    assert_eq!(disagreement.sides.len(), 2);
 }
 
 #[test]
@@ -56,11 +63,14 @@ fn gpus_of_one_node_in_two_cliques_contradict_the_label_and_each_other() {
 }
 
 #[test]
-fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
+fn a_zero_uuid_is_not_a_clique_and_is_normal_inside_a_server() {
     let label = [(UUID, 1, nodes(1, 3)), (ZERO, 0, nodes(4, 4))];
     let claims = reconciled(block(&label, &[]));
-    let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
+    let disagreement = only(&claims, "sentinel-clique");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(4)])
+    );
 
     let mut server = blocks(SourceKind::ClaimsFile, &[("pod", nodes(1, 4))]);
     server.groups[0].platform = Some("hgx-h100".to_owned());
@@ -73,8 +83,8 @@ fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
 fn the_default_clique_id_is_one_note_for_the_fleet() {
     let claims =
         reconciled(vec![labelled(&[(UUID, 32766, nodes(1, 4)), (OTHER, 32766, nodes(5, 8))])]);
-    let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Note, 8));
+    let disagreement = only(&claims, "sentinel-clique");
+    assert_eq!((disagreement.severity, disagreement.nodes.len()), (DisagreementSeverity::Note, 8));
 }
 
 #[test]
@@ -83,8 +93,11 @@ fn a_label_that_is_missing_among_others_is_a_doubt() {
     kubernetes.node_mut(&node(4)).state.push("Ready".to_owned());
     let slurm = || blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]);
     let claims = reconciled(vec![slurm(), kubernetes]);
-    let told = only(&claims, "label-missing");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &vec![node(4)]));
+    let disagreement = only(&claims, "label-missing");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Doubt, &vec![node(4)])
+    );
     // A cluster without any label does not count as a rack.
     let mut bare = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     nodes(1, 4).iter().for_each(|node| bare.node_mut(node).state.push("Ready".to_owned()));
@@ -92,7 +105,7 @@ fn a_label_that_is_missing_among_others_is_a_doubt() {
 }
 
 #[test]
-fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
+fn an_unattached_driver_contradicts_the_block() {
     let mut block = blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]);
     block.groups[0].platform = Some("gb200-nvl72".to_owned());
     let mut all = vec![block.clone()];
@@ -108,15 +121,15 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
 }
 
 #[test]
-fn a_driver_asked_for_its_cluster_uuid_alone_contradicts_no_label() {
-    let mut asked = SourceReport::new(SourceKind::NodeFacts, "uuids.txt");
+fn a_cluster_uuid_alone_contradicts_no_label() {
+    let mut uuids = SourceReport::new(SourceKind::NodeFacts, "uuids.txt");
     for node in nodes(1, 4) {
         let word = FabricReport { clique_id: None, state: None, gpu: None, ..gpu(0, UUID, 1, "") };
-        asked.node_mut(&node).fabric.push(word);
+        uuids.node_mut(&node).fabric.push(word);
     }
     for driver in [&[][..], &[(UUID, 1, nodes(1, 4))]] {
         let mut all = block(&[(UUID, 1, nodes(1, 4))], driver);
-        all.push(asked.clone());
+        all.push(uuids.clone());
         assert_eq!(reconciled(all).disagreements, []);
     }
 }

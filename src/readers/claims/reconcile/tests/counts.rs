@@ -13,13 +13,19 @@ fn with(gpus: &[u32]) -> Vec<SourceReport> {
 }
 
 #[test]
-fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_these() {
+fn missing_gpus_are_reported_against_the_claim_the_expectation_or_the_scheduler() {
     let mut claimed = with(&[4, 4, 3]);
     claimed[0].groups[0].gpus_per_node = Some(4);
-    let told_once = reconciled(claimed);
-    let told = only(&told_once, "gpu-count");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(3)]));
-    assert_eq!((told.sides.len(), told.sides[1].basis.clone()), (2, ClaimBasis::Reported));
+    let claims = reconciled(claimed);
+    let disagreement = only(&claims, "gpu-count");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(3)])
+    );
+    assert_eq!(
+        (disagreement.sides.len(), disagreement.sides[1].basis.clone()),
+        (2, ClaimBasis::Reported)
+    );
 
     let expected = ReconcileRules { gpus_per_node: Some(4), ..rules() };
     let claims = reconcile_reports(with(&[4, 4, 3]), &expected);
@@ -37,12 +43,12 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
 #[test]
 fn nics_are_counted_against_the_expectation_and_the_cables() {
     let nics = |kind, count: usize| {
-        let mut said = SourceReport::new(kind, "x");
+        let mut report = SourceReport::new(kind, "x");
         for at in 0..count {
             let device = Some(format!("mlx5_{at}"));
-            said.node_mut(&node(1)).nics.push(NicReport { device, ..NicReport::default() });
+            report.node_mut(&node(1)).nics.push(NicReport { device, ..NicReport::default() });
         }
-        said
+        report
     };
     let block = || blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 2))]);
     let rules = ReconcileRules { nics_per_node: Some(4), ..rules() };
@@ -76,15 +82,15 @@ fn a_foreign_product_or_driver_in_a_domain_is_the_minority() {
 }
 
 #[test]
-fn a_platform_that_its_products_are_not_of_is_told() {
+fn a_platform_that_contradicts_its_products_is_reported() {
     let mut all = with(&[4, 4]);
     all[0].groups[0].platform = Some("hgx-h100".to_owned());
     for node in nodes(1, 2) {
         all[1].node_mut(&node).product = Some("NVIDIA GB200".to_owned());
     }
     let claims = reconciled(all);
-    let told = only(&claims, "product-against-claim");
-    assert_eq!((told.nodes.len(), told.sides.len()), (2, 2));
+    let disagreement = only(&claims, "product-against-claim");
+    assert_eq!((disagreement.nodes.len(), disagreement.sides.len()), (2, 2));
 }
 
 #[test]
@@ -108,7 +114,7 @@ fn a_node_has_nics_of_other_networks_too() {
 }
 
 #[test]
-fn gpus_that_a_framework_was_given_are_not_those_of_the_node() {
+fn gpus_assigned_to_a_framework_are_not_those_of_the_node() {
     for kind in [SourceKind::Ray, SourceKind::NcclTopology] {
         let mut given = SourceReport::new(kind, "given");
         nodes(1, 2).iter().for_each(|node| given.node_mut(node).gpus = Some(2));

@@ -10,18 +10,18 @@ fn rack(cliques: &[(&str, u32, Vec<NodeName>)]) -> Claims {
 #[test]
 fn one_uuid_with_two_cliques_in_a_block_is_split_and_names_the_minority() {
     let claims = rack(&[(UUID, 1, nodes(1, 16)), (UUID, 2, nodes(17, 18))]);
-    let told = only(&claims, "split-clique");
-    assert_eq!(told.severity, DisagreementSeverity::Contradiction);
-    assert_eq!(told.nodes, nodes(17, 18));
-    assert_eq!(told.domain.as_ref().map(|d| d.as_str()), Some("block01"));
-    let sources: Vec<SourceKind> = told.sides.iter().map(|side| side.source.kind).collect();
+    let disagreement = only(&claims, "split-clique");
+    assert_eq!(disagreement.severity, DisagreementSeverity::Contradiction);
+    assert_eq!(disagreement.nodes, nodes(17, 18));
+    assert_eq!(disagreement.domain.as_ref().map(|d| d.as_str()), Some("block01"));
+    let sources: Vec<SourceKind> = disagreement.sides.iter().map(|side| side.source.kind).collect();
     assert_eq!(sources, [SourceKind::SlurmTopology, SourceKind::KubernetesNodes]);
-    assert!(told.sides[1].says.contains("n[17-18]"), "{told:#?}");
+    assert!(disagreement.sides[1].says.contains("n[17-18]"), "{disagreement:#?}");
 
     let claims = rack(&[(UUID, 1, nodes(1, 9)), (UUID, 2, nodes(10, 18))]);
-    let told = only(&claims, "split-clique");
-    assert_eq!(told.nodes.len(), 18);
-    assert!(told.summary.contains("none with most"), "{}", told.summary);
+    let disagreement = only(&claims, "split-clique");
+    assert_eq!(disagreement.nodes.len(), 18);
+    assert!(disagreement.summary.contains("none with most"), "{}", disagreement.summary);
 }
 
 #[test]
@@ -32,27 +32,30 @@ fn a_partitioned_fabric_whose_parts_are_claimed_apart_is_a_note() {
 }
 
 #[test]
-fn a_node_of_another_clique_is_named_with_its_home() {
+fn a_node_of_another_clique_is_named_with_its_main_domain() {
     let slurm =
         blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 18)), ("block02", nodes(19, 36))]);
     let mut second = nodes(19, 36);
     second.push(node(7));
     let first: Vec<NodeName> = nodes(1, 18).into_iter().filter(|n| *n != node(7)).collect();
     let claims = reconciled(vec![slurm, labelled(&[(UUID, 1, first), (OTHER, 1, second)])]);
-    let told = only(&claims, "block-against-clique");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(7)]));
-    assert!(told.summary.contains("together with block02"), "{}", told.summary);
+    let disagreement = only(&claims, "block-against-clique");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(7)])
+    );
+    assert!(disagreement.summary.contains("together with block02"), "{}", disagreement.summary);
 }
 
 #[test]
-fn what_label_and_driver_say_alike_is_told_once_with_three_sides() {
+fn a_difference_in_label_and_driver_is_reported_once_with_three_sides() {
     let slurm = blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 4))]);
     let cliques = [(UUID, 1, nodes(1, 3)), (OTHER, 1, nodes(4, 4))];
     let mut all = vec![slurm, labelled(&cliques)];
     all.extend(facts(&cliques));
     let claims = reconciled(all);
-    let told = only(&claims, "block-against-clique");
-    assert_eq!((told.nodes.as_slice(), told.sides.len()), (&[node(4)][..], 3));
+    let disagreement = only(&claims, "block-against-clique");
+    assert_eq!((disagreement.nodes.as_slice(), disagreement.sides.len()), (&[node(4)][..], 3));
 }
 
 #[test]
@@ -77,22 +80,25 @@ fn one_clique_over_two_blocks_is_a_doubt_and_the_default_or_too_many_nodes_worse
     let racks = [("block01", nodes(1, 18)), ("block02", nodes(19, 36))];
     let slurm = blocks(SourceKind::SlurmTopology, &racks);
     let claims = reconciled(vec![slurm, labelled(&[(UUID, 1, nodes(1, 36))])]);
-    let told = only(&claims, "merged-cliques");
-    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Contradiction, 18));
+    let disagreement = only(&claims, "merged-cliques");
+    assert_eq!(
+        (disagreement.severity, disagreement.nodes.len()),
+        (DisagreementSeverity::Contradiction, 18)
+    );
 }
 
 #[test]
-fn a_node_in_two_blocks_of_one_source_is_told_with_both() {
+fn a_node_in_two_blocks_of_one_source_is_reported_with_both() {
     let slurm =
         blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 4)), ("block02", nodes(4, 8))]);
     let claims = reconciled(vec![slurm]);
-    let told = only(&claims, "node-in-two-domains");
-    assert_eq!((told.nodes.as_slice(), told.sides.len()), (&[node(4)][..], 2));
+    let disagreement = only(&claims, "node-in-two-domains");
+    assert_eq!((disagreement.nodes.as_slice(), disagreement.sides.len()), (&[node(4)][..], 2));
     assert_eq!(claims.domains[1].nodes, nodes(5, 8));
 }
 
 #[test]
-fn two_claims_that_are_no_cliques_disagree_or_nest() {
+fn two_claims_without_cliques_disagree_or_nest() {
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 8)), ("b", nodes(9, 16))]);
     let swapped: Vec<NodeName> = nodes(1, 7).into_iter().chain([node(9)]).collect();
     let rest: Vec<NodeName> = nodes(10, 16).into_iter().chain([node(8)]).collect();
@@ -113,14 +119,14 @@ fn two_claims_that_are_no_cliques_disagree_or_nest() {
 }
 
 #[test]
-fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
+fn a_file_not_in_force_is_reported_with_the_nodes_that_differ() {
     let file = blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 3)), ("b2", nodes(4, 8))]);
     let live = blocks(SourceKind::SlurmTopology, &[("b1", nodes(1, 4)), ("b2", nodes(5, 8))]);
     let claims = reconciled(vec![file.clone(), live.clone()]);
-    let told = only(&claims, "file-not-in-force");
-    assert_eq!(told.nodes, [node(4)]);
-    assert_eq!(told.sides[0].says, "n04 in block b2");
-    assert_eq!(told.sides[1].says, "n04 in block b1");
+    let disagreement = only(&claims, "file-not-in-force");
+    assert_eq!(disagreement.nodes, [node(4)]);
+    assert_eq!(disagreement.sides[0].says, "n04 in block b2");
+    assert_eq!(disagreement.sides[1].says, "n04 in block b1");
 
     // If the node's own setting explains it, that is the cause.
     let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
@@ -129,15 +135,15 @@ fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
     }
     own.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", "b1", vec![node(4)]));
     let claims = reconciled(vec![file, live, own]);
-    let told = only(&claims, "topology-override");
+    let disagreement = only(&claims, "topology-override");
     assert_eq!(
-        (told.severity, told.nodes.as_slice()),
+        (disagreement.severity, disagreement.nodes.as_slice()),
         (DisagreementSeverity::Doubt, &[node(4)][..])
     );
 }
 
 #[test]
-fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
+fn rack_blocks_need_the_imex_plugin_and_servers_do_not() {
     let with = |product: &str, switch: &str| {
         let slurm = blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 2))]);
         let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
@@ -155,7 +161,7 @@ fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
 }
 
 #[test]
-fn units_of_several_topologies_are_held_against_their_own_each() {
+fn units_of_several_topologies_are_compared_with_their_own() {
     let mut file =
         blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 2)), ("b2", nodes(3, 4))]);
     file.groups.iter_mut().for_each(|group| group.topology = Some("topo-block".to_owned()));
@@ -168,6 +174,6 @@ fn units_of_several_topologies_are_held_against_their_own_each() {
         own.groups.push(group);
     }
     let claims = reconciled(vec![file, live, own]);
-    let told = only(&claims, "topology-override");
-    assert!(told.summary.contains("block b2"), "{}", told.summary);
+    let disagreement = only(&claims, "topology-override");
+    assert!(disagreement.summary.contains("block b2"), "{}", disagreement.summary);
 }

@@ -4,11 +4,11 @@ use super::*;
 use model::source_report::SourceProblemKind;
 
 fn scheduler(list: Vec<NodeName>) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     for node in list {
-        said.node_mut(&node).gpus = Some(4);
+        report.node_mut(&node).gpus = Some(4);
     }
-    said
+    report
 }
 
 fn block(last: u32) -> SourceReport {
@@ -16,74 +16,77 @@ fn block(last: u32) -> SourceReport {
 }
 
 #[test]
-fn a_node_that_its_scheduler_does_not_know_is_told() {
+fn a_node_unknown_to_its_scheduler_is_reported() {
     let claims = reconciled(vec![block(5), scheduler(nodes(1, 4))]);
-    let told = only(&claims, "unknown-to-scheduler");
+    let disagreement = only(&claims, "unknown-to-scheduler");
     assert_eq!(
-        (told.severity, told.nodes.as_slice()),
+        (disagreement.severity, disagreement.nodes.as_slice()),
         (DisagreementSeverity::Doubt, &[node(5)][..])
     );
-    assert_eq!(told.sides.len(), 2);
+    assert_eq!(disagreement.sides.len(), 2);
 }
 
 #[test]
-fn a_scheduler_that_was_not_read_to_its_end_lacks_nobody() {
+fn a_partly_read_scheduler_lacks_no_node() {
     let mut cut = scheduler(nodes(1, 4));
     cut.push_problem(SourceProblemKind::Incomplete, None, "it stops early");
     assert_eq!(reconciled(vec![block(5), cut]).disagreements, []);
 }
 
 #[test]
-fn a_list_of_a_few_nodes_was_never_meant_to_hold_all() {
+fn a_short_list_is_not_a_complete_one() {
     assert_eq!(reconciled(vec![block(5), scheduler(nodes(1, 2))]).disagreements, []);
 }
 
 #[test]
-fn nodes_without_gpus_are_told_by_the_fabric_of_the_others() {
+fn nodes_without_gpus_are_identified_by_the_fabric_of_the_others() {
     let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 4))]);
     kubernetes.node_mut(&"control".into()).state.push("Ready".to_owned());
     assert_eq!(reconciled(vec![kubernetes]).disagreements, []);
 }
 
 #[test]
-fn gpu_nodes_in_no_domain_are_told_and_login_nodes_are_not() {
+fn gpu_nodes_in_no_domain_are_reported_and_login_nodes_are_not() {
     let mut all = scheduler(nodes(1, 6));
     all.node_mut(&"login".into()).gpus = Some(0);
     all.node_mut(&"build".into()).state.push("IDLE".to_owned());
     let claims = reconciled(vec![block(4), all]);
-    let told = only(&claims, "in-no-domain");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &nodes(5, 6)));
+    let disagreement = only(&claims, "in-no-domain");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Doubt, &nodes(5, 6))
+    );
 }
 
 #[test]
 fn a_node_that_another_map_lacks_is_missing_and_one_that_it_adds_is_extra() {
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 5))]);
     let claims = reconciled(vec![file, block(4)]);
-    let told = only(&claims, "node-missing");
-    assert_eq!((told.nodes.as_slice(), told.sides.len()), (&[node(5)][..], 2));
+    let disagreement = only(&claims, "node-missing");
+    assert_eq!((disagreement.nodes.as_slice(), disagreement.sides.len()), (&[node(5)][..], 2));
 
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 4))]);
     let claims = reconciled(vec![file, block(5)]);
-    let told = only(&claims, "node-extra");
-    assert_eq!(told.nodes, [node(5)]);
-    assert_eq!(told.domain.as_ref().map(|d| d.as_str()), Some("a"));
+    let disagreement = only(&claims, "node-extra");
+    assert_eq!(disagreement.nodes, [node(5)]);
+    assert_eq!(disagreement.domain.as_ref().map(|d| d.as_str()), Some("a"));
     assert_eq!(claims.domains[1].nodes, [node(5)]);
 }
 
 #[test]
-fn a_block_below_its_size_is_told_once_for_all_and_spare_nodes_are_not() {
+fn a_block_below_its_size_is_reported_once_and_spare_nodes_are_not() {
     let mut slurm = blocks(
         SourceKind::SlurmTopology,
         &[("a", nodes(1, 18)), ("b", nodes(19, 33)), ("c", nodes(37, 51)), ("spare", vec![])],
     );
     slurm.groups.iter_mut().for_each(|group| group.size = Some(16));
     let claims = reconciled(vec![slurm]);
-    let told = only(&claims, "domain-size");
-    assert!(told.summary.contains("b (15), c (15)"), "{}", told.summary);
+    let disagreement = only(&claims, "domain-size");
+    assert!(disagreement.summary.contains("b (15), c (15)"), "{}", disagreement.summary);
 }
 
 #[test]
-fn marks_of_others_are_notes_by_mark() {
+fn marks_of_other_tools_are_notes_by_mark() {
     let mut slurm = scheduler(nodes(1, 4));
     slurm.node_mut(&node(1)).opt_out = vec!["label nvsentinel managed=false".to_owned()];
     slurm.node_mut(&node(2)).state = vec!["IDLE".to_owned(), "DRAIN".to_owned()];
@@ -102,9 +105,9 @@ fn marks_of_others_are_notes_by_mark() {
     );
     assert!(claims.disagreements[1].summary.contains("NHC: disk"));
     let cordoned = {
-        let mut said = labelled(&[(UUID, 1, nodes(1, 4))]);
-        said.node_mut(&node(4)).state = vec!["Ready".to_owned(), "SchedulingDisabled".to_owned()];
-        reconciled(vec![said])
+        let mut report = labelled(&[(UUID, 1, nodes(1, 4))]);
+        report.node_mut(&node(4)).state = vec!["Ready".to_owned(), "SchedulingDisabled".to_owned()];
+        reconciled(vec![report])
     };
     assert_eq!(only(&cordoned, "out-of-service").nodes, [node(4)]);
 }

@@ -28,20 +28,18 @@ pub(super) fn node(number: u32) -> NodeName {
     NodeName::from(format!("n{number:02}"))
 }
 
-/// A source with these domains.
 pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> SourceReport {
-    let mut said = SourceReport::new(kind, place(kind));
+    let mut report = SourceReport::new(kind, place(kind));
     for (name, nodes) in list {
-        said.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", *name, nodes.clone()));
+        report.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", *name, nodes.clone()));
     }
-    said
+    report
 }
 
 fn place(kind: SourceKind) -> String {
     kind.label().replace(' ', "-").to_lowercase()
 }
 
-/// A label of a clique.
 pub(super) fn label(uuid: &str, id: u32) -> FabricReport {
     FabricReport {
         cluster_uuid: Some(uuid.to_owned()),
@@ -54,14 +52,14 @@ pub(super) fn label(uuid: &str, id: u32) -> FabricReport {
 
 /// Kubernetes nodes with these cliques on their labels.
 pub(super) fn labelled(list: &[(&str, u32, Vec<NodeName>)]) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
+    let mut report = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     for (uuid, id, nodes) in list {
         for node in nodes {
-            said.node_mut(node).fabric.push(label(uuid, *id));
-            said.node_mut(node).state.push("Ready".to_owned());
+            report.node_mut(node).fabric.push(label(uuid, *id));
+            report.node_mut(node).state.push("Ready".to_owned());
         }
     }
-    said
+    report
 }
 
 /// One GPU as its driver reports it.
@@ -80,10 +78,10 @@ pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (uuid, id, nodes) in list {
         for node in nodes {
-            let mut said = SourceReport::new(SourceKind::NodeFacts, format!("{node}.json"));
-            said.node_mut(node).fabric =
+            let mut report = SourceReport::new(SourceKind::NodeFacts, format!("{node}.json"));
+            report.node_mut(node).fabric =
                 (0..4).map(|index| gpu(index, uuid, *id, "completed")).collect();
-            all.push(said);
+            all.push(report);
         }
     }
     all
@@ -105,8 +103,8 @@ pub(super) fn rules<'r>() -> ReconcileRules<'r> {
     }
 }
 
-pub(super) fn reconciled(said: Vec<SourceReport>) -> Claims {
-    reconcile_reports(said, &rules())
+pub(super) fn reconciled(reports: Vec<SourceReport>) -> Claims {
+    reconcile_reports(reports, &rules())
 }
 
 /// Class and severity of everything found.
@@ -135,26 +133,26 @@ pub(super) fn healthy() -> Vec<SourceReport> {
     let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     let mut kubernetes = labelled(&cliques);
     for node in nodes(1, 36) {
-        for said in [&mut slurm, &mut kubernetes] {
-            said.node_mut(&node).gpus = Some(4);
-            said.node_mut(&node).state = vec!["IDLE".to_owned()];
+        for report in [&mut slurm, &mut kubernetes] {
+            report.node_mut(&node).gpus = Some(4);
+            report.node_mut(&node).state = vec!["IDLE".to_owned()];
         }
         kubernetes.node_mut(&node).product = Some("NVIDIA-GB200".to_owned());
     }
     let mut all = vec![file, live, slurm, kubernetes];
-    for mut said in facts(&cliques) {
-        for node in said.nodes.values_mut() {
+    for mut report in facts(&cliques) {
+        for node in report.nodes.values_mut() {
             node.gpus = Some(4);
             node.product = Some("NVIDIA GB200".to_owned());
             node.driver = Some("580.1".to_owned());
         }
-        all.push(said);
+        all.push(report);
     }
     all
 }
 
 #[test]
-fn a_healthy_fleet_has_no_disagreement_whoever_is_measured_by() {
+fn a_healthy_fleet_has_no_disagreement_in_any_order_of_families() {
     let claims = reconciled(healthy());
     assert_eq!(claims.disagreements, [], "{:#?}", claims.disagreements);
     let names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();

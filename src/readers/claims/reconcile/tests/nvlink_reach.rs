@@ -22,7 +22,7 @@ fn a_claims_file_alone_is_measured_as_it_is_written() {
 }
 
 #[test]
-fn the_first_family_of_the_order_says_the_domains_and_others_add_nodes() {
+fn the_first_family_of_the_order_sets_the_domains_and_others_add_nodes() {
     let slurm = blocks(SourceKind::SlurmTopology, &[("block 1/left", nodes(1, 4))]);
     let kubernetes = labelled(&[(UUID, 1, nodes(1, 4)), (OTHER, 1, nodes(5, 6))]);
     let names = |order: Vec<SourceFamily>| -> Vec<(String, usize)> {
@@ -37,20 +37,20 @@ fn the_first_family_of_the_order_says_the_domains_and_others_add_nodes() {
 }
 
 #[test]
-fn what_is_not_in_force_and_what_has_no_nodes_is_not_measured() {
-    let mut said = blocks(
+fn groups_not_in_force_or_without_nodes_are_not_measured() {
+    let mut report = blocks(
         SourceKind::SlurmTopologyYaml,
         &[("old", nodes(1, 4)), ("spare", vec![]), ("new", nodes(3, 6))],
     );
-    said.groups[0].in_force = false;
-    let claims = reconciled(vec![said]);
+    report.groups[0].in_force = false;
+    let claims = reconciled(vec![report]);
     let names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(names, ["new"]);
     assert_eq!(claims.assertions.len(), 3);
 }
 
 #[test]
-fn slurm_does_not_read_its_old_file_beside_the_new_one() {
+fn slurm_does_not_read_its_old_file_next_to_the_new_one() {
     let old = blocks(SourceKind::SlurmTopologyConf, &[("b1", nodes(1, 2)), ("b2", nodes(3, 4))]);
     let new = blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 4))]);
     let claims = reconciled(vec![old, new]);
@@ -60,7 +60,7 @@ fn slurm_does_not_read_its_old_file_beside_the_new_one() {
 }
 
 #[test]
-fn gpus_and_platform_come_from_nodes_where_all_that_say_it_agree() {
+fn gpus_and_platform_come_from_the_nodes_if_all_reports_agree() {
     let block = || blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 2))]);
     let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     slurm.node_mut(&node(1)).gpus = Some(8);
@@ -78,7 +78,7 @@ fn gpus_and_platform_come_from_nodes_where_all_that_say_it_agree() {
 }
 
 #[test]
-fn without_any_claimed_domain_every_node_with_gpus_is_one_and_that_is_told() {
+fn without_any_claimed_domain_every_node_with_gpus_is_one_with_a_note() {
     let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     slurm.node_mut(&node(1)).gpus = Some(8);
     slurm.node_mut(&node(2)).gpus = Some(8);
@@ -103,11 +103,11 @@ fn a_zero_uuid_makes_no_domain() {
 
 #[test]
 fn rail_optimised_leaves_are_sets_of_nodes_with_the_same_leaves() {
-    let mut said = SourceReport::new(SourceKind::Cabling, "cables.csv");
+    let mut report = SourceReport::new(SourceKind::Cabling, "cables.csv");
     for number in 1..=4 {
         for rail in 0..2 {
             let pod = if number < 3 { "a" } else { "b" };
-            said.node_mut(&node(number)).nics.push(NicReport {
+            report.node_mut(&node(number)).nics.push(NicReport {
                 rail: Some(format!("rail{rail}")),
                 leaf: Some(format!("{pod}{rail}")),
                 ..NicReport::default()
@@ -120,9 +120,9 @@ fn rail_optimised_leaves_are_sets_of_nodes_with_the_same_leaves() {
         network: None,
         rdma: Some("mlx5_0".to_owned()),
     };
-    said.rails.push(rail.clone());
+    report.rails.push(rail.clone());
     let domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 4))]);
-    let claims = reconciled(vec![said, domain]);
+    let claims = reconciled(vec![report, domain]);
     let leaves: Vec<(&str, &[NodeName])> =
         claims.leaves.iter().map(|leaf| (leaf.name.as_str(), leaf.nodes.as_slice())).collect();
     assert_eq!(leaves, [("a0", &nodes(1, 2)[..]), ("b0", &nodes(3, 4)[..])]);
@@ -131,7 +131,7 @@ fn rail_optimised_leaves_are_sets_of_nodes_with_the_same_leaves() {
 }
 
 #[test]
-fn copies_are_told_and_do_not_corroborate() {
+fn copies_are_reported_and_do_not_corroborate() {
     let block = || vec![("block01", nodes(1, 4))];
     let file = blocks(SourceKind::SlurmTopologyYaml, &block());
     let live = blocks(SourceKind::SlurmTopology, &block());
@@ -162,6 +162,9 @@ fn copies_are_told_and_do_not_corroborate() {
         copied,
         ["block", "accelerator.topograph.run/domain", "topology.slinky.slurm.net/spec"]
     );
-    let who = &copies::find_corroboration(&claims)[&claims.domains[0].name];
-    assert_eq!((who.independent.as_slice(), who.copied.as_slice()), (&[0, 2][..], &[1, 2][..]));
+    let sources = &copies::find_corroboration(&claims)[&claims.domains[0].name];
+    assert_eq!(
+        (sources.independent.as_slice(), sources.copied.as_slice()),
+        (&[0, 2][..], &[1, 2][..])
+    );
 }

@@ -22,28 +22,34 @@ fn ranks_that_rise_along_the_domains_are_fine() {
 }
 
 #[test]
-fn duplicates_zeros_words_and_gaps_are_told_apart() {
+fn duplicate_zero_text_and_missing_ranks_are_distinguished() {
     let claims = ray(&["1", "1", "3", "4", "5", "6"]);
-    let told = only(&claims, "topo-rank-duplicate");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &nodes(1, 2)));
-    assert!(told.summary.contains("1 on n[01-02]"), "{}", told.summary);
+    let disagreement = only(&claims, "topo-rank-duplicate");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &nodes(1, 2))
+    );
+    assert!(disagreement.summary.contains("1 on n[01-02]"), "{}", disagreement.summary);
 
     let claims = ray(&["0", "2", "3", "rack-A1", "5", "6"]);
-    let told = only(&claims, "topo-rank-unusable");
-    assert_eq!(told.nodes, [node(1), node(4)]);
+    let disagreement = only(&claims, "topo-rank-unusable");
+    assert_eq!(disagreement.nodes, [node(1), node(4)]);
 
     let claims = ray(&["", "2", "3", "4", "5", "6"]);
     assert_eq!(only(&claims, "topo-rank-missing").severity, DisagreementSeverity::Doubt);
 }
 
 #[test]
-fn domains_that_take_turns_are_a_doubt_and_another_order_inside_a_note() {
+fn interleaved_domains_are_a_doubt_and_another_order_inside_is_a_note() {
     let claims = ray(&["1", "3", "5", "2", "4", "6"]);
-    let told = only(&claims, "topo-rank-order");
-    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Doubt, 6));
+    let disagreement = only(&claims, "topo-rank-order");
+    assert_eq!((disagreement.severity, disagreement.nodes.len()), (DisagreementSeverity::Doubt, 6));
     let claims = ray(&["3", "2", "1", "4", "5", "6"]);
-    let told = only(&claims, "topo-rank-order");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Note, &nodes(1, 3)));
+    let disagreement = only(&claims, "topo-rank-order");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Note, &nodes(1, 3))
+    );
 }
 
 fn believing(belief: JobAssumption, platform: &str) -> Claims {
@@ -69,14 +75,18 @@ fn hybrid(ranks: u32, nodes: Vec<NodeName>) -> JobAssumption {
 }
 
 #[test]
-fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
+fn a_belief_larger_than_the_domain_of_its_job_is_reported_with_both() {
     let rack = "gb200-nvl72";
     assert_eq!(believing(hybrid(64, nodes(1, 16)), rack).disagreements, []);
     let claims = believing(hybrid(64, nodes(1, 8)), rack);
-    let told = only(&claims, "belief-beyond-domain");
-    assert_eq!(told.severity, DisagreementSeverity::Contradiction);
-    assert!(told.summary.contains("at most 32 GPUs for its nodes"), "{}", told.summary);
-    assert_eq!(told.sides[0].at.as_deref(), Some("job.env:3"));
+    let disagreement = only(&claims, "belief-beyond-domain");
+    assert_eq!(disagreement.severity, DisagreementSeverity::Contradiction);
+    assert!(
+        disagreement.summary.contains("at most 32 GPUs for its nodes"),
+        "{}",
+        disagreement.summary
+    );
+    assert_eq!(disagreement.sides[0].at.as_deref(), Some("job.env:3"));
     // A job without node names may fit into one domain and not the other.
     let claims = believing(hybrid(64, vec![]), rack);
     assert_eq!(only(&claims, "belief-beyond-domain").severity, DisagreementSeverity::Doubt);
@@ -89,7 +99,7 @@ fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
 }
 
 #[test]
-fn nvlink_between_nodes_is_believed_in_where_it_is() {
+fn multi_node_nvlink_is_expected_where_it_exists() {
     let belief = |wanted| JobAssumption {
         ranks_per_domain: None,
         multi_node_nvlink: Some(wanted),
@@ -126,9 +136,9 @@ fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_
     let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 2)), (UUID, 2, nodes(3, 4))]);
     nodes(1, 4).iter().for_each(|node| kubernetes.node_mut(node).gpus = Some(4));
     let claims = reconciled(vec![kubernetes, ray(UUID)]);
-    let told: Vec<(&str, DisagreementSeverity)> = classes(&claims);
+    let found: Vec<(&str, DisagreementSeverity)> = classes(&claims);
     assert_eq!(
-        told,
+        found,
         [
             ("belief-beyond-domain", DisagreementSeverity::Contradiction),
             ("domains-nested", DisagreementSeverity::Contradiction),

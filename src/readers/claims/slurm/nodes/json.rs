@@ -19,23 +19,23 @@ pub(super) fn recognises(text: &str) -> bool {
         return begins && NODE_KEYS.iter().any(|key| text.contains(key));
     };
     let has = |key: &str| keys.contains(key);
-    let is_ours = NODE_KEYS.iter().any(|key| text.contains(key)) || text.contains("data_parser");
+    let is_slurm = NODE_KEYS.iter().any(|key| text.contains(key)) || text.contains("data_parser");
     let is_node = has("name") && has("state") && NODE_KEYS.iter().any(|key| has(key));
     let is_error = has("errors") && has("meta") && text.contains("node");
     let is_other = OTHER_ANSWER_KEYS.iter().any(|key| keys.contains(*key));
-    is_ours && (is_node || (!is_other && (has("nodes") || is_error)))
+    is_slurm && (is_node || (!is_other && (has("nodes") || is_error)))
 }
 
-pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
-    let Some(answer) = json_response::read(said, place, text) else { return Vec::new() };
-    let nodes = node_items(said, &answer);
+pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
+    let Some(answer) = json_response::read(report, place, text) else { return Vec::new() };
+    let nodes = node_items(report, &answer);
     let mut listings = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
         match json_response::as_text(&node["name"]) {
             Some(name) => listings.push(parse_listing(name, index, node)),
             None => {
                 let at = format!("nodes[{index}]");
-                said.push_problem(
+                report.push_problem(
                     SourceProblemKind::Malformed,
                     at,
                     "a node without a name is skipped",
@@ -48,7 +48,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
 
 /// The nodes of an answer, in its order.
 pub(in crate::claims::slurm) fn node_items<'a>(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     answer: &'a Value,
 ) -> &'a [Value] {
     match answer {
@@ -57,20 +57,20 @@ pub(in crate::claims::slurm) fn node_items<'a>(
             Some(Value::Array(nodes)) => nodes,
             Some(_) => {
                 let message = "`nodes` is not a list of nodes";
-                said.push_problem(SourceProblemKind::Malformed, None, message);
+                report.push_problem(SourceProblemKind::Malformed, None, message);
                 &[]
             }
             None if keys.contains_key("name") => std::slice::from_ref(answer),
             None => {
-                if said.problems.is_empty() {
+                if report.problems.is_empty() {
                     let message = "the answer has no `nodes`, and no error that explains it";
-                    said.push_problem(SourceProblemKind::Incomplete, None, message);
+                    report.push_problem(SourceProblemKind::Incomplete, None, message);
                 }
                 &[]
             }
         },
         _ => {
-            said.push_problem(SourceProblemKind::Malformed, None, "it is not a list of nodes");
+            report.push_problem(SourceProblemKind::Malformed, None, "it is not a list of nodes");
             &[]
         }
     }
@@ -138,31 +138,31 @@ mod tests {
         "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"},
                 "slurm":{"release":"26.05.5","cluster":"lab"}},"errors":[],"warnings":[]}"#;
 
-    fn node(said: &SourceReport, name: &str) -> NodeReport {
-        said.nodes[&NodeName::from(name)].clone()
+    fn node(report: &SourceReport, name: &str) -> NodeReport {
+        report.nodes[&NodeName::from(name)].clone()
     }
 
     #[test]
-    fn a_node_is_read_with_all_that_a_gate_wants() {
+    fn a_node_is_read_with_all_fields_for_a_gate() {
         assert!(recognises(NEW));
-        let said = read_nodes("f", NEW);
-        assert!(said.problems.is_empty(), "{:?}", said.problems);
-        let first = node(&said, "tray01");
+        let report = read_nodes("f", NEW);
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        let first = node(&report, "tray01");
         assert_eq!((first.gpus, first.product.as_deref()), (Some(4), Some("gb200")));
         assert_eq!(first.aliases, ["tray01.lab", "10.1.0.1"]);
         assert_eq!(first.state, ["MIXED", "DRAIN"]);
         assert_eq!((first.busy, first.reason.as_deref()), (Some(true), Some("psu: swap")));
-        assert!(first.boot_id.is_none(), "a boot time is no boot id");
+        assert!(first.boot_id.is_none(), "a boot time is not a boot id");
         assert_eq!(first.marks["features"], "gb200,row2");
         assert_eq!(first.marks["active features"], "gb200");
         assert_eq!(first.marks["reason by"], "ann");
         assert_eq!(first.marks["reservation"], "maint7");
         assert_eq!(first.marks["partitions"], "main,probe");
-        let second = node(&said, "tray02");
+        let second = node(&report, "tray02");
         assert_eq!((second.gpus, second.busy), (None, None));
         assert_eq!(second.state, ["SHINY"]);
-        assert_eq!(said.settings["slurmd"], "26.05.5");
-        let [group] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
+        assert_eq!(report.settings["slurmd"], "26.05.5");
+        let [group] = report.groups.as_slice() else { panic!("{:?}", report.groups) };
         assert_eq!((group.kind, group.name.as_str()), (NodeGroupKind::Domain, "r2"));
         assert_eq!(group.topology.as_deref(), Some("racks"));
         assert_eq!(group.scheme, super::super::SCHEME);
@@ -176,13 +176,13 @@ mod tests {
              "alloc_cpus":0,"gres":"gpu:8","slurmd_start_time":12},
             {"name":"n2","state":["DOWN*"],"gres":"gpu:8"}]}"#;
         assert!(recognises(old));
-        let said = read_nodes("f", old);
-        assert_eq!(node(&said, "n1").state, ["IDLE", "DRAIN"]);
-        assert_eq!(node(&said, "n1").busy, Some(false));
-        assert_eq!(node(&said, "n1").marks["features"], "a,b");
-        assert_eq!(node(&said, "n2").state, ["DOWN", "NOT_RESPONDING"]);
-        assert_eq!(said.settings["SLURM_VERSION"], "23.02.7");
-        assert!(said.groups.is_empty());
+        let report = read_nodes("f", old);
+        assert_eq!(node(&report, "n1").state, ["IDLE", "DRAIN"]);
+        assert_eq!(node(&report, "n1").busy, Some(false));
+        assert_eq!(node(&report, "n1").marks["features"], "a,b");
+        assert_eq!(node(&report, "n2").state, ["DOWN", "NOT_RESPONDING"]);
+        assert_eq!(report.settings["SLURM_VERSION"], "23.02.7");
+        assert!(report.groups.is_empty());
     }
 
     #[test]
@@ -208,27 +208,27 @@ mod tests {
             "[]",
             "{}",
         ] {
-            let said = read_nodes("f", text);
-            assert!(said.nodes.is_empty() && !said.problems.is_empty(), "{text}");
+            let report = read_nodes("f", text);
+            assert!(report.nodes.is_empty() && !report.problems.is_empty(), "{text}");
         }
     }
 
     #[test]
     fn a_node_listed_twice_counts_once() {
-        let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:4"},{"name":"a"}]}"#);
-        assert_eq!(node(&said, "a").gpus, Some(4));
-        assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
+        let report = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:4"},{"name":"a"}]}"#);
+        assert_eq!(node(&report, "a").gpus, Some(4));
+        assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
     }
 
     #[test]
-    fn slices_are_said_instead_of_counted() {
-        let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:1g.10gb:7"}]}"#);
-        assert_eq!(node(&said, "a").gpus, None);
-        assert_eq!(said.notes, ["GPUs are not counted on nodes with MIG slices: a"]);
+    fn slices_are_reported_instead_of_counted() {
+        let report = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:1g.10gb:7"}]}"#);
+        assert_eq!(node(&report, "a").gpus, None);
+        assert_eq!(report.notes, ["GPUs are not counted on nodes with MIG slices: a"]);
     }
 
     #[test]
-    fn other_answers_are_not_taken_for_nodes() {
+    fn other_answers_are_not_recognised_as_nodes() {
         for text in [
             r#"{"sinfo":[],"meta":{"plugin":{"data_parser":"v"}}}"#,
             r#"{"partitions":[],"meta":{"plugin":{"data_parser":"v"}},"errors":[]}"#,

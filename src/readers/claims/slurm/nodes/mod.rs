@@ -35,18 +35,18 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses nodes. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, place);
     let is_json = super::host_list_budget::strip_bom(text).trim_start().starts_with(['{', '[']);
     let nodes = if is_json {
-        json::read(&mut said, place, text)
+        json::read(&mut report, place, text)
     } else {
-        text::read(&mut said, place, text)
+        text::read(&mut report, place, text)
     };
-    if nodes.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
+    if nodes.is_empty() && report.problems.is_empty() {
+        report.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
     }
-    add_to_report(&mut said, nodes);
-    limit_notes(said)
+    add_to_report(&mut report, nodes);
+    limit_notes(report)
 }
 
 /// One node in either form. Empty texts are absent.
@@ -76,7 +76,7 @@ struct SlurmNodeListing {
 }
 
 /// Adds nodes and the groups they name.
-fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
+fn add_to_report(report: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     let mut shared: HashMap<String, u32> = HashMap::new();
     for other in nodes.iter().flat_map(other_names) {
         *shared.entry(other.to_owned()).or_default() += 1;
@@ -86,9 +86,9 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     let mut slices = Vec::new();
     for listing in nodes {
         let name = NodeName::from(listing.name.as_str());
-        if said.nodes.contains_key(&name) {
+        if report.nodes.contains_key(&name) {
             let message = format!("node {name} is listed twice; the first listing is used");
-            said.push_problem(SourceProblemKind::Contradictory, listing.at, message);
+            report.push_problem(SourceProblemKind::Contradictory, listing.at, message);
             continue;
         }
         for unit in listing.topology.iter().flat_map(|units| units.split(',')) {
@@ -100,7 +100,7 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
                         nodes.push(name.clone());
                     }
                 }
-                None => said.notes.push(format!("node {name}: Topology={unit} is ignored")),
+                None => report.notes.push(format!("node {name}: Topology={unit} is ignored")),
             }
         }
         versions.extend(listing.version.clone());
@@ -108,23 +108,23 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
         if node.gpus.is_none() && node.marks.contains_key("gres") {
             slices.push(listing.name.clone());
         }
-        said.nodes.insert(name, node);
+        report.nodes.insert(name, node);
     }
     if !slices.is_empty() {
-        said.notes.push(format!(
+        report.notes.push(format!(
             "GPUs are not counted on nodes with MIG slices: {}",
             list_some(slices.iter().map(String::as_str))
         ));
     }
     if !versions.is_empty() {
         let versions: Vec<String> = versions.into_iter().collect();
-        said.settings.insert("slurmd".to_owned(), versions.join(", "));
+        report.settings.insert("slurmd".to_owned(), versions.join(", "));
     }
     for ((topology, unit), (kind, nodes)) in groups {
         let mut group = NodeGroup::new(kind, SCHEME, unit.clone(), nodes);
         group.at = Some(format!("Topology={topology}:{unit}"));
         group.topology = Some(topology);
-        said.groups.push(group);
+        report.groups.push(group);
     }
 }
 
@@ -212,17 +212,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_of_topologies_are_told_from_positions() {
-        let told = |text: &str| parse_unit(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
-        assert_eq!(told("racks:r1").as_deref(), Some("racks|r1|Domain"));
-        assert_eq!(told("fabric:top:mid:leaf7").as_deref(), Some("fabric|leaf7|Leaf"));
+    fn topology_units_are_distinguished_from_positions() {
+        let parsed =
+            |text: &str| parse_unit(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
+        assert_eq!(parsed("racks:r1").as_deref(), Some("racks|r1|Domain"));
+        assert_eq!(parsed("fabric:top:mid:leaf7").as_deref(), Some("fabric|leaf7|Leaf"));
         for none in ["", "racks", ":r1", "racks:", "circle:r:3"] {
-            assert_eq!(told(none), None, "{none:?}");
+            assert_eq!(parsed(none), None, "{none:?}");
         }
     }
 
     #[test]
-    fn names_that_several_nodes_share_name_none_of_them() {
+    fn shared_names_identify_no_node() {
         let listing = |name: &str, host: &str| SlurmNodeListing {
             name: name.to_owned(),
             hostname: Some(host.to_owned()),
@@ -230,17 +231,17 @@ mod tests {
             instance: Some(format!("i-{name}")),
             ..SlurmNodeListing::default()
         };
-        let mut said = SourceReport::new(SourceKind::SlurmNodes, "f");
+        let mut report = SourceReport::new(SourceKind::SlurmNodes, "f");
         add_to_report(
-            &mut said,
+            &mut report,
             vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")],
         );
-        let aliases: Vec<&[String]> = said.nodes.values().map(|n| n.aliases.as_slice()).collect();
+        let aliases: Vec<&[String]> = report.nodes.values().map(|n| n.aliases.as_slice()).collect();
         assert_eq!(aliases, [&["i-a"][..], &["i-b"], &["c.lab", "i-c"]]);
     }
 
     #[test]
-    fn what_a_gate_wrote_itself_is_no_mark_of_the_site() {
+    fn values_written_by_a_gate_are_not_marks_of_the_site() {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let listing = SlurmNodeListing {
             features: words(&["gb200", "fabric_verified", "fabric_layer3"]),

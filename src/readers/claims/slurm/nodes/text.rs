@@ -98,14 +98,14 @@ fn is_not_found(line: &str) -> bool {
     line.starts_with("Node ") && line.trim_end().ends_with(" not found")
 }
 
-pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
+pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
     let mut records: Vec<(usize, Vec<&str>)> = Vec::new();
     for (index, line) in strip_bom(text).lines().enumerate() {
         let at = || SlurmTextPosition::new(place, index + 1, 1).to_string();
         if line.starts_with("NodeName=") {
             records.push((index + 1, vec![line]));
         } else if is_not_found(line) {
-            said.push_problem(SourceProblemKind::Missing, at(), sanitize_text(line));
+            report.push_problem(SourceProblemKind::Missing, at(), sanitize_text(line));
         } else if line.trim().is_empty() {
         } else if let Some((_, lines)) = records.last_mut()
             && line.starts_with(char::is_whitespace)
@@ -113,7 +113,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
             lines.push(line);
         } else {
             let message = format!("not a line of a node: {}", sanitize_text(line));
-            said.push_problem(SourceProblemKind::Malformed, at(), message);
+            report.push_problem(SourceProblemKind::Malformed, at(), message);
         }
     }
     let mut listings = Vec::with_capacity(records.len());
@@ -121,7 +121,11 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
         let at = SlurmTextPosition::new(place, number, 1).to_string();
         let listing = parse_listing(&lines, at.clone());
         if listing.name.is_empty() {
-            said.push_problem(SourceProblemKind::Malformed, at, "a node without a name is skipped");
+            report.push_problem(
+                SourceProblemKind::Malformed,
+                at,
+                "a node without a name is skipped",
+            );
         } else {
             listings.push(listing);
         }
@@ -281,9 +285,9 @@ mod tests {
     }
 
     fn node(text: &str) -> NodeReport {
-        let said = read_nodes("f", text);
-        assert!(said.problems.is_empty(), "{:?}", said.problems);
-        said.nodes[&NodeName::from("tray03")].clone()
+        let report = read_nodes("f", text);
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        report.nodes[&NodeName::from("tray03")].clone()
     }
 
     fn on_one_line(text: &str) -> String {
@@ -293,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_forms_read_the_same() {
         let text = record(
             "   Reason=gate: nvlink 14/18 up; expected 18 [root@2026-11-21T04:53:20]\n   \
              Comment=seen by ann Extra={\"a\": 1}\n   InstanceId=i-3\n   Topology=racks:r2",
         );
         for text in [text.clone(), on_one_line(&text)] {
             assert!(recognises(&text), "{text}");
-            let said = read_nodes("f", &text);
+            let report = read_nodes("f", &text);
             let node = node(&text);
             assert_eq!(node.state, ["IDLE", "DRAIN"]);
             assert_eq!(node.reason.as_deref(), Some("gate: nvlink 14/18 up; expected 18"));
@@ -309,8 +313,8 @@ mod tests {
             assert_eq!(node.busy, Some(false));
             assert_eq!(node.marks["reason by"], "root");
             assert_eq!(node.marks["features"], "gb200,row1");
-            assert_eq!(said.groups[0].name, "r2");
-            assert_eq!(said.settings["slurmd"], "26.05.5");
+            assert_eq!(report.groups[0].name, "r2");
+            assert_eq!(report.settings["slurmd"], "26.05.5");
         }
         let one = on_one_line(&text);
         assert_eq!(node(&one).marks["extra"], "{\"a\": 1}");
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_may_hold_brackets_quotes_newlines_and_keys() {
+    fn a_reason_may_contain_brackets_quotes_newlines_and_keys() {
         for (written, expected) in [
             ("[user_problem] gpus busy [root@2026-01-01T00:00:00]", "[user_problem] gpus busy"),
             (
@@ -346,28 +350,28 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_somebody_shortened_is_read_as_far_as_it_goes() {
-        let said = read_nodes(
+    fn a_shortened_line_is_read_as_far_as_it_goes() {
+        let report = read_nodes(
             "f",
             "NodeName=w0 InstanceId=i-1 State=IDLE+DRAIN Weight=1 \
             Reason=[user] busy State=DOWN [root@2026-01-01T00:00:00]\n",
         );
-        let node = &said.nodes[&NodeName::from("w0")];
+        let node = &report.nodes[&NodeName::from("w0")];
         assert_eq!(node.state, ["IDLE", "DRAIN"]);
         assert_eq!(node.aliases, ["i-1"]);
         assert_eq!(node.reason.as_deref(), Some("[user] busy State=DOWN"));
     }
 
     #[test]
-    fn several_nodes_and_strange_lines_are_kept_apart() {
+    fn several_nodes_and_unexpected_lines_stay_separate() {
         let text = format!(
             "{}{}slurm_load_node error: what\nNode tray09 not found\nNodeName= State=IDLE\n",
             record(""),
             record("").replace("tray03", "tray04")
         );
-        let said = read_nodes("f", &text);
-        assert_eq!(said.nodes.len(), 2);
-        let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|p| p.kind).collect();
+        let report = read_nodes("f", &text);
+        assert_eq!(report.nodes.len(), 2);
+        let kinds: Vec<SourceProblemKind> = report.problems.iter().map(|p| p.kind).collect();
         assert_eq!(
             kinds,
             [
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_no_listing() {
+    fn a_configuration_is_not_a_listing() {
         assert!(!recognises("NodeName=tray[01-36] CPUs=4 Gres=gpu:4 State=UNKNOWN\n"));
         assert!(!recognises("NodeName=a CPUs=4 State=UNKNOWN\nPartitionName=main Nodes=ALL\n"));
         assert!(!recognises("BlockName=a Nodes=n1\n") && !recognises(""));

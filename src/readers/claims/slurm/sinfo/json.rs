@@ -7,11 +7,11 @@ use super::super::{json_response, node_states, partitions};
 use super::SinfoRow;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
-    let Some(found) = json_response::read(said, place, text) else { return };
+pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) {
+    let Some(found) = json_response::read(report, place, text) else { return };
     let Some(Value::Array(records)) = found.get("sinfo") else {
-        if said.problems.is_empty() {
-            said.push_problem(
+        if report.problems.is_empty() {
+            report.push_problem(
                 SourceProblemKind::Incomplete,
                 None,
                 "the answer has no list `sinfo`",
@@ -27,11 +27,11 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
             && !seen.contains(&partition.name)
         {
             seen.push(partition.name.clone());
-            partition.add_to_report(said, &mut listed);
+            partition.add_to_report(report, &mut listed);
         }
         let mut words: Vec<String> = Vec::new();
-        let told = json_response::as_words(&record["node"]["state"]);
-        let all = if 1 < told.len() { told.join("+") } else { told.concat() };
+        let states = json_response::as_words(&record["node"]["state"]);
+        let all = if 1 < states.len() { states.join("+") } else { states.concat() };
         words.extend(node_states::split_state(&all));
         let text = |value: &Value| json_response::as_text(value).map(str::to_owned);
         let row = SinfoRow {
@@ -42,7 +42,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
             features: text(&record["features"]["total"]),
             partition: None,
         };
-        super::add_row(said, &mut listed, spot, &row, false);
+        super::add_row(report, &mut listed, spot, &row, false);
     }
 }
 
@@ -66,18 +66,18 @@ mod tests {
         "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
 
     #[test]
-    fn nodes_of_all_records_are_told_once_with_their_partitions() {
+    fn nodes_of_all_records_appear_once_with_their_partitions() {
         assert!(recognises(TEXT));
-        let said = read_sinfo("f", TEXT);
-        assert!(said.problems.is_empty(), "{:?}", said.problems);
-        assert_eq!(said.nodes.len(), 3);
-        let drained = &said.nodes[&NodeName::from("t3")];
+        let report = read_sinfo("f", TEXT);
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!(report.nodes.len(), 3);
+        let drained = &report.nodes[&NodeName::from("t3")];
         assert_eq!(drained.state, ["IDLE", "DRAIN"]);
         assert_eq!(drained.reason.as_deref(), Some("psu"));
         assert_eq!((drained.gpus, drained.busy), (Some(4), Some(false)));
-        let busy = &said.nodes[&NodeName::from("t1")];
+        let busy = &report.nodes[&NodeName::from("t1")];
         assert_eq!((busy.state.as_slice(), busy.busy), (&["ALLOCATED".to_owned()][..], Some(true)));
-        let partitions: Vec<(&str, Option<&str>, usize)> = said
+        let partitions: Vec<(&str, Option<&str>, usize)> = report
             .groups
             .iter()
             .map(|g| (g.name.as_str(), g.topology.as_deref(), g.nodes.len()))

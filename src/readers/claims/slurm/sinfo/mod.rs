@@ -23,22 +23,22 @@ pub fn recognises(text: &str) -> bool {
 
 /// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::Sinfo, place);
+    let mut report = SourceReport::new(SourceKind::Sinfo, place);
     let text = strip_bom(text);
     if text.trim_start().starts_with('{') {
-        json::read(&mut said, place, text);
+        json::read(&mut report, place, text);
     } else {
-        text::read(&mut said, place, text);
+        text::read(&mut report, place, text);
     }
     // Rows of one partition may contain a node more than once, for example in two states.
-    for group in &mut said.groups {
+    for group in &mut report.groups {
         let mut seen = BTreeSet::new();
         group.nodes.retain(|node| seen.insert(node.clone()));
     }
-    if said.nodes.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
+    if report.nodes.is_empty() && report.problems.is_empty() {
+        report.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
     }
-    limit_notes(said)
+    limit_notes(report)
 }
 
 /// One line or record for its nodes.
@@ -55,15 +55,15 @@ struct SinfoRow {
 
 /// Adds a row. A partition is a group only if its rows are complete (`partitions`).
 fn add_row(
-    said: &mut SourceReport,
+    report: &mut SourceReport,
     listed: &mut HostListBudget,
     spot: SlurmTextPosition<'_>,
     row: &SinfoRow,
     partitions: bool,
 ) {
-    let Some(nodes) = listed.expand_nodes(said, spot, &row.nodes) else { return };
+    let Some(nodes) = listed.expand_nodes(report, spot, &row.nodes) else { return };
     for name in &nodes {
-        let node = said.node_mut(name);
+        let node = report.node_mut(name);
         for word in &row.state {
             if !node.state.contains(word) {
                 node.state.push(word.clone());
@@ -85,12 +85,12 @@ fn add_row(
     }
     let Some(partition) = row.partition.as_ref().filter(|_| partitions) else { return };
     let is_it = |g: &&mut NodeGroup| g.kind == NodeGroupKind::Partition && g.name == *partition;
-    if let Some(group) = said.groups.iter_mut().find(is_it) {
+    if let Some(group) = report.groups.iter_mut().find(is_it) {
         group.nodes.extend(nodes);
     } else {
         let mut group =
             NodeGroup::new(NodeGroupKind::Partition, "partition", partition.clone(), nodes);
         group.at = Some(spot.to_string());
-        said.groups.push(group);
+        report.groups.push(group);
     }
 }

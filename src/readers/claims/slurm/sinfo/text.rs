@@ -89,7 +89,7 @@ fn find_state_columns(rows: &[Vec<&str>]) -> Vec<usize> {
     (0..width).filter(|column| rows.iter().all(|row| node_states::is_state(row[*column]))).collect()
 }
 
-pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
+pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) {
     let lines: Vec<(usize, &str)> = text
         .lines()
         .enumerate()
@@ -97,12 +97,11 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
         .map(|(index, line)| (index + 1, line))
         .collect();
     match lines.iter().position(|(_, line)| is_header(line)) {
-        Some(header) => read_with_header(said, place, lines[header].1, &lines[header + 1..]),
-        None => read_without_header(said, place, &lines),
+        Some(header) => read_with_header(report, place, lines[header].1, &lines[header + 1..]),
+        None => read_without_header(report, place, &lines),
     }
 }
 
-/// The content of the columns.
 #[derive(Debug, Default)]
 struct SinfoColumns {
     count: usize,
@@ -142,8 +141,8 @@ impl SinfoColumns {
                 .filter(|cell| !is_nothing(cell))
                 .map(|cell| (*cell).to_owned())
         };
-        let told = self.states.iter().filter_map(|column| cells.get(*column));
-        let fullest = told.max_by_key(|state| (state.contains('+'), state.len()));
+        let states = self.states.iter().filter_map(|column| cells.get(*column));
+        let fullest = states.max_by_key(|state| (state.contains('+'), state.len()));
         SinfoRow {
             nodes: text(self.nodes).unwrap_or_default(),
             state: fullest.map(|state| node_states::split_sinfo_state(state)).unwrap_or_default(),
@@ -155,13 +154,13 @@ impl SinfoColumns {
     }
 }
 
-fn read_with_header(said: &mut SourceReport, place: &str, header: &str, lines: &[(usize, &str)]) {
+fn read_with_header(report: &mut SourceReport, place: &str, header: &str, lines: &[(usize, &str)]) {
     let has_bars = header.contains('|');
     let names = split_cells(header, has_bars);
     let columns = SinfoColumns::from_header(&names);
     if columns.nodes.is_none() {
         let message = "no column with node names (NODELIST or HOSTNAMES)";
-        said.push_problem(SourceProblemKind::Unsupported, None, message);
+        report.push_problem(SourceProblemKind::Unsupported, None, message);
         return;
     }
     let is_reasons = names.first() == Some(&"REASON") && names.last() == Some(&"NODELIST");
@@ -176,15 +175,15 @@ fn read_with_header(said: &mut SourceReport, place: &str, header: &str, lines: &
         };
         let Some(row) = row else {
             let message = format!("this line does not fit the table: {}", sanitize_text(line));
-            said.push_problem(SourceProblemKind::Malformed, spot.to_string(), message);
+            report.push_problem(SourceProblemKind::Malformed, spot.to_string(), message);
             continue;
         };
         let length = row.reason.as_ref().map_or(0, |reason| reason.chars().count());
         cut |= is_reasons && REASON_WIDTH <= length;
-        super::add_row(said, &mut listed, spot, &row, columns.partition.is_some());
+        super::add_row(report, &mut listed, spot, &row, columns.partition.is_some());
     }
     if cut {
-        said.notes.push(format!("reasons may be truncated at {REASON_WIDTH} characters"));
+        report.notes.push(format!("reasons may be truncated at {REASON_WIDTH} characters"));
     }
 }
 
@@ -244,17 +243,17 @@ fn parse_full_row(
 }
 
 /// `sinfo -h`: the content identifies the columns.
-fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &str)]) {
+fn read_without_header(report: &mut SourceReport, place: &str, lines: &[(usize, &str)]) {
     let has_bars = lines.iter().all(|(_, line)| line.contains('|'));
     let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| split_cells(line, has_bars)).collect();
     let states = find_state_columns(&rows);
     let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MAX_COLUMNS);
     let Some(nodes) = find_node_column(&rows, width, &states).filter(|_| !states.is_empty()) else {
         if lines.is_empty() {
-            said.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
+            report.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
         } else {
             let message = "no header, and no column is recognisable as nodes or states";
-            said.push_problem(SourceProblemKind::Unsupported, None, message);
+            report.push_problem(SourceProblemKind::Unsupported, None, message);
         }
         return;
     };
@@ -263,7 +262,7 @@ fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &s
     let mut listed = HostListBudget::new();
     for ((number, _), row) in lines.iter().zip(&rows) {
         let spot = SlurmTextPosition::new(place, *number, 1);
-        super::add_row(said, &mut listed, spot, &columns.parse_row(row), false);
+        super::add_row(report, &mut listed, spot, &columns.parse_row(row), false);
     }
 }
 
@@ -309,24 +308,28 @@ mod tests {
     use model::id::NodeName;
     use model::source_report::{NodeReport, SourceProblemKind, SourceReport};
 
-    fn node(said: &SourceReport, name: &str) -> NodeReport {
-        said.nodes.get(&NodeName::from(name)).cloned().unwrap_or_else(|| panic!("{name}: {said:?}"))
+    fn node(report: &SourceReport, name: &str) -> NodeReport {
+        report
+            .nodes
+            .get(&NodeName::from(name))
+            .cloned()
+            .unwrap_or_else(|| panic!("{name}: {report:?}"))
     }
 
-    fn state(said: &SourceReport, name: &str) -> String {
-        node(said, name).state.join("+")
+    fn state(report: &SourceReport, name: &str) -> String {
+        node(report, name).state.join("+")
     }
 
     fn good(text: &str) -> SourceReport {
         assert!(recognises(text), "{text}");
-        let said = read_sinfo("f", text);
-        assert!(said.problems.is_empty(), "{:?}", said.problems);
-        said
+        let report = read_sinfo("f", text);
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        report
     }
 
     #[test]
     fn the_default_table_is_read_partition_by_partition() {
-        let said = good(
+        let report = good(
             "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n\
              main*        up   infinite      1   drng t4\n\
              main*        up   infinite      3   idle t[1-3]\n\
@@ -335,79 +338,79 @@ mod tests {
                 .replace("0    n/a", "0    n/a n/a")
                 .as_str(),
         );
-        assert_eq!(state(&said, "t4"), "DRAINING");
-        assert_eq!((node(&said, "t4").busy, node(&said, "t2").busy), (Some(true), Some(false)));
+        assert_eq!(state(&report, "t4"), "DRAINING");
+        assert_eq!((node(&report, "t4").busy, node(&report, "t2").busy), (Some(true), Some(false)));
         let names: Vec<(&str, usize)> =
-            said.groups.iter().map(|g| (g.name.as_str(), g.nodes.len())).collect();
+            report.groups.iter().map(|g| (g.name.as_str(), g.nodes.len())).collect();
         assert_eq!(names, [("main", 4), ("probe", 1), ("empty", 0)]);
     }
 
     #[test]
     fn a_node_that_a_partition_lists_in_two_rows_is_in_it_once() {
-        let said = good(
+        let report = good(
             "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n\
              main*        up   infinite      1   drng t2\n\
              main*        up   infinite      3   idle t[1-3]\n",
         );
-        let [main] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
+        let [main] = report.groups.as_slice() else { panic!("{:?}", report.groups) };
         let nodes: Vec<&str> = main.nodes.iter().map(|node| node.as_str()).collect();
         assert_eq!(nodes, ["t2", "t1", "t3"]);
     }
 
     #[test]
     fn tables_by_node_are_read_with_and_without_a_header() {
-        let said =
+        let report =
             good("NODELIST   NODES PARTITION STATE\nt1  1  main*  idle*\nt2  1  main* mix\n");
-        assert_eq!(state(&said, "t1"), "IDLE+NOT_RESPONDING");
-        let said = good("t3   drained   idle+drain   drain\nt4   draining   mixed+drain  drng\n");
-        assert_eq!(state(&said, "t3"), "IDLE+DRAIN");
-        assert_eq!(state(&said, "t4"), "MIXED+DRAIN");
-        let said = good(
+        assert_eq!(state(&report, "t1"), "IDLE+NOT_RESPONDING");
+        let report = good("t3   drained   idle+drain   drain\nt4   draining   mixed+drain  drng\n");
+        assert_eq!(state(&report, "t3"), "IDLE+DRAIN");
+        assert_eq!(state(&report, "t4"), "MIXED+DRAIN");
+        let report = good(
             "Sat Nov 21 04:00:00 2026\nNODELIST NODES PARTITION STATE CPUS MEMORY REASON\n\
              t1 1 main drained 4 1000 bad psu here\nt2 1 main idle 4 1000 none\n",
         );
-        assert_eq!(node(&said, "t1").reason.as_deref(), Some("bad psu here"));
-        assert_eq!(node(&said, "t2").reason, None);
+        assert_eq!(node(&report, "t1").reason.as_deref(), Some("bad psu here"));
+        assert_eq!(node(&report, "t2").reason, None);
     }
 
     #[test]
     fn tables_with_bars_are_read_with_and_without_a_header() {
-        let said = good(
+        let report = good(
             "HOSTNAMES|STATE|REASON |GRES |AVAIL_FEATURES|NODELIST |PARTITION \n\
              t1|drain*|swap it |gpu:gb200:4(S:0-1) |gb200,row1|t1 |main* \n\
              t2|alloc|none |gpu:gb200:4 |gb200|t2\n",
         );
-        assert_eq!(state(&said, "t1"), "DRAINED+NOT_RESPONDING");
-        assert_eq!(node(&said, "t1").gpus, Some(4));
-        assert_eq!(node(&said, "t1").reason.as_deref(), Some("swap it"));
-        assert_eq!(node(&said, "t1").marks["features"], "gb200,row1");
-        assert_eq!(node(&said, "t2").busy, Some(true));
-        let said = good("t[01-02]|2|part1|None|idle\nt03|1|part2|down|down*");
-        assert_eq!(state(&said, "t02"), "IDLE");
-        assert_eq!(state(&said, "t03"), "DOWN+NOT_RESPONDING");
-        let said = good("part1|t01|1|idle\npart2|t02|1|alloc\n");
-        assert_eq!(said.nodes.len(), 2);
+        assert_eq!(state(&report, "t1"), "DRAINED+NOT_RESPONDING");
+        assert_eq!(node(&report, "t1").gpus, Some(4));
+        assert_eq!(node(&report, "t1").reason.as_deref(), Some("swap it"));
+        assert_eq!(node(&report, "t1").marks["features"], "gb200,row1");
+        assert_eq!(node(&report, "t2").busy, Some(true));
+        let report = good("t[01-02]|2|part1|None|idle\nt03|1|part2|down|down*");
+        assert_eq!(state(&report, "t02"), "IDLE");
+        assert_eq!(state(&report, "t03"), "DOWN+NOT_RESPONDING");
+        let report = good("part1|t01|1|idle\npart2|t02|1|alloc\n");
+        assert_eq!(report.nodes.len(), 2);
         let long = "part|t[1-100000]|100000|idle\n".repeat(3);
         assert_eq!(good(&long).nodes.len(), 100_000);
     }
 
     #[test]
-    fn reasons_keep_their_blanks_and_broken_lines_are_named() {
+    fn reasons_keep_their_blanks_and_broken_lines_are_reported() {
         let text = "REASON               USER      TIMESTAMP           NODELIST\n\
                     hw ticket 4711: swap slurm     2026-11-21T04:53:58 t4\n\
                     gate: line one\n\
                     line  root      2026-11-21T05:34:24 t2\n";
         assert!(recognises(text));
-        let said = read_sinfo("f", text);
-        assert_eq!(node(&said, "t4").reason.as_deref(), Some("hw ticket 4711: swap"));
-        assert_eq!(node(&said, "t2").reason.as_deref(), Some("line"));
-        assert_eq!(said.problems[0].at.as_deref(), Some("f:3:1"));
-        assert_eq!(said.notes, ["reasons may be truncated at 20 characters"]);
-        assert!(node(&said, "t4").state.is_empty() && node(&said, "t4").busy.is_none());
+        let report = read_sinfo("f", text);
+        assert_eq!(node(&report, "t4").reason.as_deref(), Some("hw ticket 4711: swap"));
+        assert_eq!(node(&report, "t2").reason.as_deref(), Some("line"));
+        assert_eq!(report.problems[0].at.as_deref(), Some("f:3:1"));
+        assert_eq!(report.notes, ["reasons may be truncated at 20 characters"]);
+        assert!(node(&report, "t4").state.is_empty() && node(&report, "t4").busy.is_none());
     }
 
     #[test]
-    fn what_cannot_be_told_is_said() {
+    fn unrecognisable_tables_are_reported() {
         for (text, kind) in [
             ("", SourceProblemKind::Incomplete),
             ("PARTITION STATE\nmain idle\n", SourceProblemKind::Unsupported),

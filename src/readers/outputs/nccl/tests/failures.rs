@@ -56,7 +56,7 @@ fn unchecked_data_is_unverified_once_and_named() {
 }
 
 #[test]
-fn in_place_without_a_check_is_no_gap_where_the_test_has_none() {
+fn in_place_without_a_check_is_not_a_gap_where_the_test_has_none() {
     let mut output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     for (_, halves) in &mut output.rows {
         for half in halves.iter_mut() {
@@ -107,7 +107,7 @@ fn the_librarys_own_version_line_is_kept_over_a_version_code() {
 }
 
 #[test]
-fn a_warning_of_a_run_that_went_well_is_no_error() {
+fn a_warning_of_a_successful_run_is_not_an_error() {
     let warning = "gpu-0:40:41 [0] net.cc:5 NCCL WARN no such plugin\n";
     let parsed =
         read(&format!("{warning}{}", RenderedNcclOutput::new(NcclTestsRelease::Wrong).text()));

@@ -1,4 +1,4 @@
-//! The file of `-J`: every version of it, cut, strange, and several in one.
+//! The file of `-J`: every version, truncated and unusual files, and several in one.
 
 use super::render::{NcclTestsRelease, RenderedNcclOutput};
 use super::{problem_kinds, read, series};
@@ -76,7 +76,7 @@ fn the_json_file_of_every_version_is_read_and_its_environment_is_not() {
 }
 
 #[test]
-fn strings_of_a_json_file_laid_out_beside_the_text_are_not_read() {
+fn strings_of_a_pretty_printed_json_file_next_to_the_text_are_not_read() {
     let environment = format!(
         "{{\n  \"env\": [\n    \"A=srun: error: {SECRET}\",\n    \"B=x: Test CUDA failure a.cu:1 \
          '{SECRET}'\"\n  ]\n}}\n"
@@ -89,7 +89,7 @@ fn strings_of_a_json_file_laid_out_beside_the_text_are_not_read() {
 }
 
 #[test]
-fn a_json_file_behind_a_launchers_margin_is_read() {
+fn a_json_file_behind_a_launchers_prefix_is_read() {
     let text: String =
         json(3).replace(',', ",\n").lines().map(|l| format!("[pod/a/b] {l}\n")).collect();
     let parsed = read(&text);

@@ -53,8 +53,8 @@ proptest! {
         }
         let input = outputs::text::decode(text.as_bytes());
         let parsed = nccl::parse(&outputs::ParserInput::new(&input));
-        let shown = format!("{parsed:?}");
-        prop_assert!(!shown.contains(SECRET));
+        let debug_text = format!("{parsed:?}");
+        prop_assert!(!debug_text.contains(SECRET));
     }
 
     #[test]

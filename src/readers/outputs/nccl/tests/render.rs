@@ -1,6 +1,5 @@
 //! Outputs in each release's format, with generated numbers and hosts.
 
-/// The columns of one release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum NcclTestsRelease {
     /// 2.0 to 2.11: `error`, columns as the test needs them.

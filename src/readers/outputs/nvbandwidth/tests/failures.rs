@@ -82,12 +82,11 @@ fn errors_before_any_test_stand_alone() {
 
 #[test]
 fn an_unknown_test_is_an_error_and_the_others_count() {
-    let body =
-        format!("ERROR: Testcase all_to_nobody not found!\n{}", line(H2D_CE, H2D, 2).test(2));
+    let body = format!("ERROR: Testcase all_to_none not found!\n{}", line(H2D_CE, H2D, 2).test(2));
     let parsed = read(&format!("{}{body}{NOTE}", head("v0.8", DEVICES)));
-    assert_eq!(problems(&parsed), [(Error, Some("all_to_nobody"))]);
+    assert_eq!(problems(&parsed), [(Error, Some("all_to_none"))]);
     assert!(parsed.complete && !parsed.is_sound());
-    let text = format!("{}ERROR: Testcase all_to_nobody not found!\n{NOTE}", head("v0.8", DEVICES));
+    let text = format!("{}ERROR: Testcase all_to_none not found!\n{NOTE}", head("v0.8", DEVICES));
     let parsed = read(&text);
     assert!(!parsed.complete && parsed.has_problem(Error) && parsed.measurements.is_empty());
 }
@@ -105,7 +104,7 @@ fn a_test_that_threw_has_no_result_and_the_next_one_has() {
 }
 
 #[test]
-fn what_launchers_say_about_deaths_is_an_error() {
+fn launcher_messages_about_dead_processes_are_errors() {
     for (message, host, rank) in [
         ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD", None, Some(5)),
         (
@@ -171,7 +170,7 @@ fn an_output_cut_at_any_byte_keeps_only_what_was_whole() {
 }
 
 #[test]
-fn the_cut_name_of_a_test_is_no_name() {
+fn the_cut_name_of_a_test_is_not_a_name() {
     let text = format!("{}{}Running all_to_ho", old_head("v0.2"), line(H2D_CE, H2D, 2).test(1));
     let parsed = read(&text);
     assert_eq!(problems(&parsed), [(Truncated, None)]);
@@ -188,7 +187,7 @@ fn a_damaged_name_is_read_from_the_sum() {
 }
 
 #[test]
-fn an_error_without_a_text_still_says_that_it_is_one() {
+fn an_error_without_a_text_is_still_an_error() {
     let parsed = read(r#"{"nvbandwidth": {"error": " ", "version": "v0.8", "testcases": []}}"#);
     let [problem] = parsed.problems.as_slice() else { panic!("{:?}", parsed.problems) };
     assert_eq!(problem.kind, Error);

@@ -111,7 +111,7 @@ fn a_sum_has_all_digits_and_cells_have_six() {
 }
 
 #[test]
-fn statuses_mean_what_they_say() {
+fn statuses_become_their_kind_of_problem() {
     let printed = square(READ_CE, READ, 2);
     let passed = || test(&printed);
     let parsed = read(&document("", &[passed(), status("all_to_all_x", "ERROR")]));
@@ -171,7 +171,7 @@ fn no_tests_at_all_are_not_a_complete_run() {
 }
 
 #[test]
-fn lines_around_and_inside_the_object_are_passed_over() {
+fn lines_around_and_inside_the_object_are_ignored() {
     let printed = square(READ_CE, READ, 3);
     let text = document("", &[test(&printed)]);
     let around = format!("WARNING: lock {{\nWARNING: {{{{}}}}}}\n{text}WARNING: }}}}{{\n");
@@ -219,7 +219,7 @@ fn a_cut_document_keeps_its_whole_tests() {
 }
 
 #[test]
-fn cells_that_are_no_numbers_are_null_and_reported() {
+fn non_numeric_cells_are_null_and_reported() {
     let printed = square(READ_CE, READ, 3);
     let right = format!("\"{}\"", printed.cells[0][1].expect("a number"));
     for wrong in ["\"inf\"", "\"nan\"", "inf", "\"12,5\"", "null", "{}"] {
@@ -233,7 +233,7 @@ fn cells_that_are_no_numbers_are_null_and_reported() {
 }
 
 #[test]
-fn lines_of_other_programs_inside_the_object_are_passed_over() {
+fn lines_of_other_programs_inside_the_object_are_ignored() {
     let printed = square(READ_CE, READ, 4);
     let text = document("", &[test(&printed)]);
     for noise in [

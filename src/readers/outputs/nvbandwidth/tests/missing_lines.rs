@@ -55,7 +55,7 @@ fn a_short_row_whose_blanks_were_folded_has_no_number() {
 }
 
 #[test]
-fn rows_of_two_tables_that_ran_into_each_other_are_nobodys() {
+fn merged_rows_of_two_tables_belong_to_neither() {
     let first = square(READ_CE, READ, 6);
     let mut second = first.clone();
     second.cells.iter_mut().flatten().flatten().for_each(|cell| *cell += 50.0);

@@ -70,7 +70,7 @@ fn indentation_prompts_fences_and_foreign_line_ends_are_noise() {
 }
 
 #[test]
-fn what_a_person_cut_out_makes_an_output_incomplete() {
+fn text_cut_out_by_a_user_makes_an_output_incomplete() {
     for cut in ["...", "[...]", "  [...]", "…", "<snip>", "[... 40 lines ...]", "--- snip ---"] {
         let text = output().replace("\nNOTE: The", &format!("\n{cut}\nNOTE: The"));
         let parsed = read(&text);
@@ -115,7 +115,7 @@ fn columns_that_were_cut_out_keep_the_labels_of_the_others() {
 }
 
 #[test]
-fn outputs_of_many_tasks_mixed_line_by_line_are_told_apart() {
+fn outputs_of_many_tasks_mixed_line_by_line_are_separated() {
     let name = "host_to_device_memcpy_ce";
     let node = |node: usize| {
         let list = format!("node{node}\n{DEVICES}");

@@ -50,7 +50,6 @@ fn sample() -> String {
     multinode(2, &body)
 }
 
-/// One way to damage bytes.
 #[derive(Clone, Debug)]
 enum OutputDamage {
     Cut(usize),
@@ -132,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_is_read_back(printed in any_matrix()) {
+    fn printed_output_is_read_back(printed in any_matrix()) {
         let outputs = [
             (format!("{}{}", old_head("v0.2"), printed.test(1)), "0.2"),
             (format!("{}{}{NOTE}", head("v0.6", DEVICES), printed.test(2)), "0.6"),

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-/// One matrix to print.
 #[derive(Clone, Debug)]
 pub(super) struct RenderedMatrix {
     pub(super) name: String,
@@ -64,7 +63,6 @@ impl RenderedMatrix {
         format!("Running {}.\n{}", self.name, self.part(width))
     }
 
-    /// One matrix and its sum.
     pub(super) fn part(&self, width: usize) -> String {
         format!("{}\nSUM {} {:.2}\n\n", self.table(width, "N/A"), self.name, self.sum())
     }

@@ -13,7 +13,7 @@ const READ_CE: &str = "device_to_device_memcpy_read_ce";
 const H2D_CE: &str = "host_to_device_memcpy_ce";
 
 #[test]
-fn v0_1_prints_zero_on_the_diagonal_and_that_is_no_number() {
+fn v0_1_prints_zero_on_the_diagonal_and_that_is_not_a_number() {
     let printed = square("device_to_device_memcpy_write_ce", READ, 3);
     let body = printed.test(1).replace("N/A", "0.00");
     let parsed = read(&format!("{}{body}", old_head("v0.1")));
@@ -34,7 +34,7 @@ fn a_zero_off_the_diagonal_or_of_a_host_test_is_kept() {
 }
 
 #[test]
-fn v0_2_has_unpadded_labels_no_end_marker_and_names_what_it_waives() {
+fn v0_2_has_unpadded_labels_no_end_marker_and_names_waived_tests() {
     let printed = square(READ_CE, READ, 8);
     let text = format!(
         "{}{}Waiving device_to_device_memcpy_write_ce.\n\n",
@@ -171,7 +171,7 @@ fn verbose_lines_and_perf_lines_are_understood() {
 }
 
 #[test]
-fn v0_10_says_its_versions_twice_and_adds_the_spread() {
+fn v0_10_prints_its_versions_twice_and_adds_the_spread() {
     let head = "nvbandwidth Version: v0.10.0\nBuilt from Git version: v0.10.0\n\n\
          CUDA Runtime Version: 13.1 (13010)\nCUDA Driver Version (API): 13.1 (13010)\n\
          Driver Version: 590.44.01\n\n";
@@ -313,7 +313,7 @@ fn a_new_head_or_a_repeated_test_starts_a_new_run() {
 }
 
 #[test]
-fn a_listing_a_version_and_usage_are_no_results() {
+fn a_listing_a_version_and_usage_are_not_results() {
     let list = "nvbandwidth Version: v0.4\nBuilt from Git version: 0\n\nIndex, Name:\n\tDescription\n\
         =======================\n0, host_to_device_memcpy_ce:\n\tHost to device CE memcpy\n\n\
         1, device_to_host_memcpy_ce:\n\tDevice to host CE memcpy\n\n";
@@ -325,7 +325,7 @@ fn a_listing_a_version_and_usage_are_no_results() {
     }
     let body = line(H2D_CE, H2D, 2).test(2);
     let parsed = read(&format!("{list}{}{body}{NOTE}", head("v0.8", DEVICES)));
-    assert_eq!(matrices(&parsed)[0].run, 0, "a listing is no run");
+    assert_eq!(matrices(&parsed)[0].run, 0, "a listing is not a run");
     assert!(parsed.complete);
 }
 
@@ -343,7 +343,7 @@ fn a_sum_that_its_cells_contradict_is_reported_and_rounding_is_not() {
 }
 
 #[test]
-fn a_second_sum_is_passed_over_when_equal_and_reported_when_not() {
+fn a_second_sum_is_ignored_when_equal_and_reported_when_not() {
     let test = line(H2D_CE, H2D, 1).test(2);
     let sum = test.lines().find(|l| l.starts_with("SUM")).expect("a sum").to_owned();
     let text = format!("{}{test}{sum}\n{NOTE}", head("v0.8", DEVICES));
@@ -353,7 +353,7 @@ fn a_second_sum_is_passed_over_when_equal_and_reported_when_not() {
 }
 
 #[test]
-fn cells_that_are_no_plain_numbers_are_null_and_reported() {
+fn cells_other_than_plain_numbers_are_null_and_reported() {
     let printed = square(READ_CE, READ, 4);
     let right = format!("{:.2}", printed.cells[1][2].expect("a number"));
     for wrong in ["nan", "-inf", "39x.00", "-1.00", "4.5e2", "12", "39..07", "1.2.3"] {
@@ -368,7 +368,7 @@ fn cells_that_are_no_plain_numbers_are_null_and_reported() {
 }
 
 #[test]
-fn behind_a_word_that_moved_the_row_no_cell_is_trusted() {
+fn no_cell_after_a_token_that_shifted_the_row_is_used() {
     let printed = square(READ_CE, READ, 4);
     let right = format!("{:.2}", printed.cells[3][1].expect("a number"));
     // An extra token, and the last cell missing: four tokens under four labels.
@@ -381,7 +381,7 @@ fn behind_a_word_that_moved_the_row_no_cell_is_trusted() {
 }
 
 #[test]
-fn a_row_with_a_number_that_fell_apart_is_not_guessed() {
+fn a_row_with_a_split_number_is_not_guessed() {
     let printed = square(READ_CE, READ, 4);
     let right = format!("{:.2}", printed.cells[2][1].expect("a number"));
     let text = printed.test(2).replacen(&right, &format!("{} {}", &right[..1], &right[1..]), 1);
@@ -439,7 +439,7 @@ fn a_table_without_labels_announcement_or_sum_is_kept_and_reported() {
 }
 
 #[test]
-fn cells_whose_lines_were_lost_go_to_nobody_but_their_own_sum() {
+fn cells_whose_lines_were_lost_belong_only_to_their_own_sum() {
     let (first, second) = (square(READ_CE, READ, 3), line(H2D_CE, H2D, 3));
     let (a, b) = (first.test(2), second.test(2));
     // From the rows of the first test to the labels of the second.
@@ -447,7 +447,7 @@ fn cells_whose_lines_were_lost_go_to_nobody_but_their_own_sum() {
     let rows_of_b: String = b.lines().skip(3).flat_map(|l| [l, "\n"]).collect();
     let text = format!("{}{head_of_a}{rows_of_b}{NOTE}", head("v0.8", DEVICES));
     let parsed = read(&text);
-    assert_eq!(matrix(&parsed, H2D_CE).cells, second.cells, "its sum proves whose it is");
+    assert_eq!(matrix(&parsed, H2D_CE).cells, second.cells, "the sum identifies its test");
     assert!(problems(&parsed).contains(&(Truncated, Some(READ_CE))));
     // If the sum proves nothing, the cells belong to no test.
     let damaged = text.replace(&format!("SUM {H2D_CE} "), &format!("SUM {H2D_CE} 9"));

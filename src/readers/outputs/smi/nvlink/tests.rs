@@ -1,4 +1,4 @@
-//! Outputs written here in the tool's grammar, and laws of reading them.
+//! Generated outputs in the tool's grammar, and properties of the parser.
 
 use std::fmt::Write;
 
@@ -168,7 +168,7 @@ fn elisions_and_links_without_a_gpu_are_truncations() {
 }
 
 #[test]
-fn a_list_of_gpus_alone_says_nothing_about_links() {
+fn a_list_of_gpus_alone_has_no_links() {
     let text = format!(
         "GPU 0: NVIDIA A100-SXM4-40GB (UUID: {})\n  MIG 1g.5gb Device 0: (UUID: MIG-x)\n",
         uuid(0)
@@ -193,7 +193,7 @@ fn labelled_lines_of_two_nodes_do_not_mix() {
 }
 
 #[test]
-fn a_made_up_file_of_many_gpus_and_links_ends_in_time() {
+fn a_forged_file_of_many_gpus_and_links_ends_in_time() {
     let mut text = String::new();
     for number in 0..60_000 {
         writeln!(text, "GPU {number}: X (UUID: GPU-{number})\n\t Link {number}: 25 GB/s").unwrap();
@@ -204,7 +204,7 @@ fn a_made_up_file_of_many_gpus_and_links_ends_in_time() {
 
 proptest! {
     #[test]
-    fn what_was_rendered_is_read_back(
+    fn rendered_output_is_read_back(
         links in 1usize..19,
         down in proptest::collection::vec(any::<bool>(), 8 * 18),
         gpus in 1usize..9,

@@ -1,4 +1,4 @@
-//! Outputs written here in the tool's grammar, and laws of reading them.
+//! Generated outputs in the tool's grammar, and properties of the parser.
 
 use std::fmt::Write;
 
@@ -118,7 +118,7 @@ fn a_fabric_that_is_up_is_read_with_any_key_width() {
 }
 
 #[test]
-fn a_fabric_that_failed_is_a_fact_and_no_problem() {
+fn a_failed_fabric_is_a_fact_and_not_a_problem() {
     let failed = FabricLeaves::new(["Completed", "Insufficient Resources", "0", ZERO], "N/A");
     let parsed = read(&render(33, "NVIDIA GB300", &vec![failed; 4]));
     assert!(parsed.complete && parsed.problems.is_empty());
@@ -131,7 +131,7 @@ fn a_fabric_that_failed_is_a_fact_and_no_problem() {
 }
 
 #[test]
-fn what_bears_on_links_and_memory_has_stable_names() {
+fn link_and_memory_values_have_stable_names() {
     let parsed = read(&render(33, "NVIDIA H100 80GB HBM3", &[FabricLeaves::healthy()]));
     let parameters = &parsed.facts.parameters;
     for (name, value) in [
@@ -245,7 +245,7 @@ fn a_repeated_log_keeps_the_last_state_of_each_gpu() {
 
 proptest! {
     #[test]
-    fn what_was_rendered_is_read_back(
+    fn rendered_output_is_read_back(
         wide in any::<bool>(),
         fabrics in proptest::collection::vec(
             ("[A-Z][a-z]{2,9}", "[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?", 0u32.., "[0-9a-f]{8}", "(Full|Degraded|N/A)"),

@@ -1,4 +1,4 @@
-//! Outputs written here in the tool's grammar, and laws of reading them.
+//! Generated outputs in the tool's grammar, and properties of the parser.
 
 use std::fmt::Write;
 
@@ -49,7 +49,7 @@ fn render_tabs(cells: &[Vec<String>], gpus: usize) -> String {
     out
 }
 
-/// As people post it: columns of eight, two affinities.
+/// As users post it: columns of eight, two affinities.
 fn render_spaces(cells: &[Vec<String>]) -> String {
     let mut out = String::from("me@host:~$ nvidia-smi topo -m\r\n        ");
     for index in 0..cells.len() {
@@ -173,7 +173,7 @@ fn paths_win_over_peer_access_in_one_capture() {
 }
 
 #[test]
-fn a_made_up_file_of_many_rows_ends_in_time() {
+fn a_forged_file_of_many_rows_ends_in_time() {
     let rows: String = (0..100_000).map(|row| format!("GPU{row} X\n")).collect();
     let parsed = read(&format!("GPU0 CPU Affinity\n{rows}"));
     assert!(!parsed.complete);
@@ -182,7 +182,7 @@ fn a_made_up_file_of_many_rows_ends_in_time() {
 
 proptest! {
     #[test]
-    fn what_was_rendered_with_tabs_is_read_back(
+    fn output_rendered_with_tabs_is_read_back(
         gpus in 1usize..9,
         nics in 0usize..5,
         pick in proptest::collection::vec(0usize..8, 13 * 13),
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_rendered_with_blanks_is_read_back(
+    fn output_rendered_with_blanks_is_read_back(
         gpus in 2usize..9,
         pick in proptest::collection::vec(0usize..7, 64),
     ) {

@@ -27,7 +27,7 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
             .iter()
             .filter(|at| text_after_prefix(lines[**at].text, prefix).is_some())
             .count();
-        let says = |at: &&usize| {
+        let has_text_after = |at: &&usize| {
             text_after_prefix(lines[**at].text, prefix).is_some_and(|r| !r.is_empty())
         };
         let nccl = |at: &&usize| {
@@ -35,7 +35,7 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
                 .is_some_and(|rest| rest.trim().starts_with("NCCL "))
         };
         filled.len() * 9 <= with * 10
-            && with <= 2 * filled.iter().filter(says).count()
+            && with <= 2 * filled.iter().filter(has_text_after).count()
             && filled.iter().filter(nccl).count() * 2 < with
     });
     let Some(prefix) = prefix else { return false };
@@ -47,7 +47,6 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
     true
 }
 
-/// The text after the prefix.
 fn text_after_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     text.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
@@ -69,9 +68,9 @@ fn candidate_prefixes(text: &str) -> Vec<&str> {
         .map(|(prefix, _)| prefix)
         .filter(|prefix| {
             let word = prefix.trim_start().split([' ', ':']).next().unwrap_or("");
-            let says = prefix.bytes().any(|b| b.is_ascii_alphabetic());
+            let has_letters = prefix.bytes().any(|b| b.is_ascii_alphabetic());
             // MPI tags name the rank.
-            says && !is_program(word) && !prefix.contains("<std")
+            has_letters && !is_program(word) && !prefix.contains("<std")
         })
         .collect()
 }

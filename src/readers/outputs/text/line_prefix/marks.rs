@@ -4,7 +4,6 @@ use super::timestamps::time_mark;
 use super::{apply_mark, nonblank_lines};
 use crate::outputs::text::OutputLine;
 
-/// The content of a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrefixMark<'a> {
     pub(super) label: Option<u32>,
