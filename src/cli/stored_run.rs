@@ -16,6 +16,7 @@ use control::sweep::run_judgement::RunJudgeInput;
 use control::sweep::step_outputs;
 use engine::judge::Judgement;
 use engine::plan::{Plan, PlanStep};
+use engine::place::map::{MapInput, VerifiedMap};
 use engine::policy::action_policy;
 use model::part_history::PartHistory;
 use model::raw_result::RawResult;
@@ -139,4 +140,50 @@ pub fn reparse_outputs(
         Ok(step_outputs::read_output(step, result, &stdout, &stderr))
     });
     read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(record_error)
+}
+
+/// Runs to accept in addition to complete runs on hardware.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct MapTrustArgs {
+    /// Accept an interrupted run: what it did not reach is unknown.
+    #[arg(long)]
+    even_if_partial: bool,
+    /// Accept a run of simulated hardware; the output is marked as simulated.
+    #[arg(long)]
+    even_if_simulated: bool,
+}
+
+/// The map of a stored run; an error if the run is partial or simulated and not accepted as such.
+pub(crate) fn open_verified_map(
+    path: &Path,
+    trust: MapTrustArgs,
+) -> Result<VerifiedMap, CommandError> {
+    let stored = open_run_quietly(path)?;
+    let is_complete = stored.record.state == RunState::Complete;
+    let is_simulated = stored.record.info.simulated;
+    let run_name = path.display();
+    if !is_complete && !trust.even_if_partial {
+        return Err(CommandError::Usage(format!(
+            "{run_name}: this run was interrupted; --resume finishes it, --even-if-partial \
+             accepts it as it is"
+        )));
+    }
+    if is_simulated && !trust.even_if_simulated {
+        return Err(CommandError::Usage(format!(
+            "{run_name}: this run measured no hardware; --even-if-simulated accepts it and marks \
+             the output as simulated"
+        )));
+    }
+    let run = read_run(&stored)?;
+    let machines = stored.machines().map_err(record_error)?;
+    let recordings = stored.recordings().map_err(record_error)?;
+    let in_force = expectations::load_thresholds(&[])?;
+    Ok(VerifiedMap::from_run(&MapInput {
+        run: &run,
+        is_complete,
+        is_simulated,
+        machines: &machines,
+        recordings: &recordings,
+        catalogue: &in_force.catalogue,
+    }))
 }

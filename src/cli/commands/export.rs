@@ -10,15 +10,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cli::stdout::Globals;
+use crate::cli::stored_run::MapTrustArgs;
 use crate::cli::{collect_claims, expectations, report_output, run_lookup, stdout, stored_run};
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::sources::slurm;
-use control::store::RunState;
 use engine::export::{
     DegradedPlacement, ExportOptions, ExportOutput, ExportTarget, TARGETS, find_target,
 };
-use engine::place::map::{MapInput, MapOrigin, VerifiedMap};
+use engine::place::map::{MapOrigin, VerifiedMap};
 use model::id::NodeName;
 use model::source_report::SourceKind;
 use model::{hostlist, limits};
@@ -105,17 +105,6 @@ enum FilterModeArg {
     Enforce,
 }
 
-/// Runs to accept in addition to complete runs on hardware.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct MapTrustArgs {
-    /// Accept an interrupted run: what it did not reach is unknown.
-    #[arg(long)]
-    even_if_partial: bool,
-    /// Accept a run of simulated hardware; the output is marked as simulated.
-    #[arg(long)]
-    even_if_simulated: bool,
-}
-
 /// The result of `export --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExportDocument<'a> {
@@ -175,7 +164,7 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
         .into());
     };
     let options = build_options(args, target)?;
-    let mut map = open_verified_map(
+    let mut map = stored_run::open_verified_map(
         &run_lookup::find_run(&args.run, globals.config.as_deref())?,
         args.trust,
     )?;
@@ -207,38 +196,6 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     Ok(exit::PASS)
-}
-
-/// The map of a stored run; an error if the run is partial or simulated and not accepted as such.
-pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap, CommandError> {
-    let stored = stored_run::open_run_quietly(path)?;
-    let is_complete = stored.record.state == RunState::Complete;
-    let is_simulated = stored.record.info.simulated;
-    let run_name = path.display();
-    if !is_complete && !trust.even_if_partial {
-        return Err(CommandError::Usage(format!(
-            "{run_name}: this run was interrupted; --resume finishes it, --even-if-partial \
-             accepts it as it is"
-        )));
-    }
-    if is_simulated && !trust.even_if_simulated {
-        return Err(CommandError::Usage(format!(
-            "{run_name}: this run measured no hardware; --even-if-simulated accepts it and marks \
-             the output as simulated"
-        )));
-    }
-    let run = stored_run::read_run(&stored)?;
-    let machines = stored.machines().map_err(stored_run::record_error)?;
-    let recordings = stored.recordings().map_err(stored_run::record_error)?;
-    let in_force = expectations::load_thresholds(&[])?;
-    Ok(VerifiedMap::from_run(&MapInput {
-        run: &run,
-        is_complete,
-        is_simulated,
-        machines: &machines,
-        recordings: &recordings,
-        catalogue: &in_force.catalogue,
-    }))
 }
 
 /// The topologies of Slurm's partitions, if a configuration names a Slurm controller and it

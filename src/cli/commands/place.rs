@@ -5,10 +5,9 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use crate::cli::commands::export;
-use crate::cli::commands::export::MapTrustArgs;
 use crate::cli::stdout::Globals;
-use crate::cli::{run_lookup, stdout};
+use crate::cli::stored_run::MapTrustArgs;
+use crate::cli::{run_lookup, stdout, stored_run};
 use crate::exit;
 use crate::exit::CommandError;
 use engine::place;
@@ -71,7 +70,7 @@ enum PlaceStrategyArg {
 /// Runs the command. A choice is not a verdict: the exit code reports only whether one could be
 /// made.
 pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
-    let map = export::open_verified_map(
+    let map = stored_run::open_verified_map(
         &run_lookup::find_run(&args.run, globals.config.as_deref())?,
         args.trust,
     )?;
