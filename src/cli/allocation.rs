@@ -48,7 +48,7 @@ const TIME_FACTOR: f64 = 2.0;
 /// Additional minutes, and the least minutes of a job.
 const MIN_MINUTES: f64 = 10.0;
 
-/// [`WhenBusy`] as a value of an option.
+/// [`BusyNodePolicy`] as a value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhenBusyArg(pub BusyNodePolicy);
 

@@ -57,9 +57,9 @@ pub fn run(args: &AllArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::
     let mut copies: CopyArgs = parse_options(&["--set=full".to_owned(), readings.clone(), buffer])?;
     let mut fabrics: FabricArgs = parse_options(&[])?;
     let max = format!("--max={}", args.max);
-    let mut args_of_collectives = vec!["--tests=all".to_owned(), readings, max];
-    args_of_collectives.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
-    let mut collectives: CollectiveArgs = parse_options(&args_of_collectives)?;
+    let mut collective_args = vec!["--tests=all".to_owned(), readings, max];
+    collective_args.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
+    let mut collectives: CollectiveArgs = parse_options(&collective_args)?;
     let common = GpuProbeOptions { together: false, ..args.common.clone() };
     copies.common = common.clone();
     fabrics.common = common.clone();
