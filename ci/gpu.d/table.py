@@ -259,7 +259,7 @@ class Report:
                     most = maxima.get(gpu["index"])
                     if most and load.get("pcie_generation") and load["pcie_generation"] < most:
                         remarks.append(f"PCIe generation {load['pcie_generation']} of {most} under load")
-                    remarks += [f"clocks held down by: {why}" for why in load.get("throttled") or []]
+                    remarks += [f"clocks limited by: {why}" for why in load.get("throttled") or []]
                     if gpu.get("link_errors"):
                         remarks.append(f"link errors grew: {gpu['link_errors']}")
                     if gpu.get("pcie_replays"):

@@ -49,8 +49,8 @@ pub fn parse_certificates(
     if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
         && is_nobody
     {
-        let message = "require_signature without a key: no certificate would count, expected \
-                       key = \"FILE\" or public_keys = [\"FILE\"]";
+        let message = "require_signature without a key: no certificate would be accepted, \
+             expected key = \"FILE\" or public_keys = [\"FILE\"]";
         return Err((required.span().start, message.to_owned()));
     }
     Ok(CertificatesConfig {

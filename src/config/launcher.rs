@@ -355,7 +355,7 @@ fn parse_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<Strin
     let Some(value) = value else { return Ok(None) };
     let text = value.get_ref();
     if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        let message = format!("{key} {text:?}, expected one word");
+        let message = format!("{key} {text:?}, expected one argument");
         return Err((value.span().start, message));
     }
     Ok(Some(text.clone()))
@@ -367,7 +367,7 @@ fn parse_argv(
 ) -> Result<Option<Vec<String>>, ConfigMistake> {
     let Some(value) = value else { return Ok(None) };
     if value.get_ref().first().is_none_or(String::is_empty) {
-        let message = format!("{key} is empty, expected words such as [\"{key}\"]");
+        let message = format!("{key} is empty, expected arguments such as [\"{key}\"]");
         return Err((value.span().start, message));
     }
     Ok(Some(value.into_inner()))

@@ -227,8 +227,8 @@ pub fn parse_watch(
 ) -> Result<WatchConfig, ConfigMistake> {
     let of_kubernetes = gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
     if let (Some(lease), false) = (&section.lease, of_kubernetes) {
-        let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
-                       the state folder makes one instance";
+        let message = "lease: only for [gate] through = \"kubernetes\"; elsewhere the lock of the \
+             state folder ensures a single instance";
         return Err((lease.span().start, message.to_owned()));
     }
     let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
@@ -254,7 +254,8 @@ pub fn parse_watch(
     let most_s = seconds("most_s", &section.backoff.most_s, Duration::from_secs_f64(REST.1))?;
     if rest_s.is_zero() {
         let at = section.backoff.first_s.as_ref().map_or(0, |it| it.span().start);
-        return Err((at, "first_s 0: nothing is measured in a tight loop".to_owned()));
+        let why = "first_s 0, expected more than 0: it would measure in a tight loop";
+        return Err((at, why.to_owned()));
     }
     if most_s < rest_s {
         let at = section.backoff.most_s.as_ref().or(section.backoff.first_s.as_ref());
@@ -269,8 +270,8 @@ pub fn parse_watch(
     .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
     if repaired.1 == WatchProfile::Admit {
         let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
-        let message = "repaired = \"admit\": only whole runs give a node back, expected \
-                       \"recertify\", \"burn-in\" or \"off\"";
+        let message = "repaired = \"admit\": only full runs release a node, expected \
+             \"recertify\", \"burn-in\" or \"off\"";
         return Err((at, message.to_owned()));
     }
     let settings = ScheduleSettings {
@@ -300,8 +301,8 @@ pub fn parse_watch(
         section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
         && settings.unverified.is_none()
     {
-        let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
-                       take the taint away again";
+        let message = "expired = \"taint\" with profiles.unverified = \"off\": the taint would \
+             never be removed";
         return Err((asked.span().start, message.to_owned()));
     }
     let pace = WatchIntervals {
@@ -345,8 +346,8 @@ fn check_renewal(
     let at = section.expire_ahead_h.as_ref().map_or(0, |it| it.span().start);
     let hours = settings.ahead_s / 3_600;
     let message = format!(
-        "expire_ahead_h {hours} is not less than the {days} days that a pass under {profile} counts: \
-         every node would be measured without end"
+        "expire_ahead_h {hours} is not less than the {days} days that a pass under {profile} \
+         counts: every node would be measured continuously"
     );
     Err((at, message))
 }
@@ -358,14 +359,14 @@ fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
         // RFC 1123, as the API server requires.
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         if value.get_ref().is_empty() || !value.get_ref().chars().all(fits) {
-            let message = format!("{key} {:?}, expected a name of Kubernetes", value.get_ref());
+            let message = format!("{key} {:?}, expected a Kubernetes object name", value.get_ref());
             return Err((value.span().start, message));
         }
     }
     if let Some(holder) = &lease.holder {
         let fits = |c: char| c.is_ascii_graphic() && c != '/';
         if holder.get_ref().is_empty() || !holder.get_ref().chars().all(fits) {
-            let message = format!("holder {:?}, expected a word without /", holder.get_ref());
+            let message = format!("holder {:?}, expected a name without /", holder.get_ref());
             return Err((holder.span().start, message));
         }
     }
@@ -381,7 +382,8 @@ fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
     {
         let at =
             lease.duration_s.as_ref().or(lease.renew_s.as_ref()).map_or(0, |it| it.span().start);
-        let message = "the Lease: expected duration_s of a second at least and of twice renew_s";
+        let message = "the Lease: expected duration_s of at least a second and at least twice \
+             renew_s";
         return Err((at, message.to_owned()));
     }
     Ok(LeaseConfig {

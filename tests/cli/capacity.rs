@@ -293,7 +293,7 @@ fn impossible_input_is_refused_with_the_expected_value() {
         (&["--mix", "0=1"], 2, "--mix: segment \"0\": expected a number of nodes"),
         (&["--mix", "16=nan"], 2, "--mix: segment 16: share NaN, expected a number above 0"),
         (&["--mix", "16=-1"], 2, "--mix: segment 16: share -1, expected a number above 0"),
-        (&["--mix", "16=1,16=1"], 2, "--mix: segment 16 is named twice"),
+        (&["--mix", "16=1,16=1"], 2, "--mix: duplicate segment 16"),
         (&["--mix", "16=1", "--mix-from", "bad.txt"], 2, "cannot be used with"),
         (&["--mix-from", "bad.txt"], 2, "bad.txt:3: NNodes \"x\", expected a whole number"),
         (&["--mix-from", "none.txt"], 2, "none.txt:2: no job has run, expected one or more"),

@@ -125,13 +125,13 @@ fn status_shows_what_the_scheduler_shows_now() {
     for word in ["nvlink-low", "clean 1/2", "IDLE+DRAIN", "the next run counts from"] {
         assert!(line.contains(word), "{word}: {line}");
     }
-    assert!(status.contains("drained by us: 1\n") && !status.contains("at odds"), "{status}");
+    assert!(status.contains("drained by fabricgate: 1\n") && !status.contains("at odds"), "{status}");
 
     // Taken over: not fabricgate's any more, regardless of the journal's last entry.
     site.shows(&["IDLE", "DRAIN"], "rma INC4712");
     let status = site.status();
-    let odds = status.find("at odds with the journal: 1").expect("told");
-    assert!(odds < status.find("drained by us: 0").expect("none is left"), "{status}");
+    let odds = status.find("differing from the journal: 1").expect("told");
+    assert!(odds < status.find("drained by fabricgate: 0").expect("none is left"), "{status}");
     assert!(status.contains("rma INC4712") && status.contains("by bob"), "{status}");
     assert!(!status.contains("by hand"), "{status}");
 
@@ -179,8 +179,8 @@ fn status_without_an_answer_is_marked_as_past() {
     fs::remove_file(site.path().join("nodes.json")).expect("removed");
     let status = site.status();
     let first = status.lines().next().expect("a line");
-    assert!(first.contains(", the scheduler could not be asked: "), "{status}");
-    assert!(!status.contains("drained by us: "), "{status}");
+    assert!(first.contains(", the scheduler could not be queried: "), "{status}");
+    assert!(!status.contains("drained by fabricgate: "), "{status}");
     let document = site.document(&["gate", "status"]);
     assert_eq!(document["nodes"][0]["standing"], "unknown");
     assert_eq!(document["nodes"][0]["state"], Value::Null);
@@ -281,7 +281,7 @@ fn slurmrestd_needs_no_authorities_but_for_https() {
         fs::write(site.path().join("fabricgate.toml"), config).expect("written");
         let status = site.status();
         let first = status.lines().next().expect("a line");
-        assert!(first.contains("could not be asked"), "{address}: {first}");
+        assert!(first.contains("could not be queried"), "{address}: {first}");
         assert_eq!(first.contains("ca-certificates"), needs, "{address}: {first}");
     }
 }

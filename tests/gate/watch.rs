@@ -137,12 +137,12 @@ fn mistakes_are_reported_with_line_column_and_expected_value() {
         ("at_once = 0", "6:11: at_once 0, expected 1 to 1000"),
         ("audit_every_h = -1", "6:17: audit_every_h -1"),
         ("listen = \"9464\"", "6:10: listen \"9464\", expected ADDRESS:PORT"),
-        ("profiles = { repaired = \"admit\" }", "only whole runs give a node back"),
+        ("profiles = { repaired = \"admit\" }", "only full runs release a node"),
         (
             "expired = \"taint\"\nprofiles = { unverified = \"off\" }",
-            "nothing would ever take the taint away again",
+            "the taint would never be removed",
         ),
-        ("backoff = { first_s = 0 }", "nothing is measured in a tight loop"),
+        ("backoff = { first_s = 0 }", "it would measure in a tight loop"),
         ("lease = { name = \"w\" }", "6:9: lease: only [gate] through = \"kubernetes\""),
         ("intervals = 3", "6:1: unknown field `intervals`"),
     ] {
@@ -223,14 +223,14 @@ fn a_second_one_waits_for_the_first_and_its_address() {
         let line = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains(wanted));
         (watch, lines, line.unwrap_or_else(|| panic!("{wanted}")))
     };
-    let (mut first, _lines, _) = begun(&["watch", "--apply"], "watch: at work");
+    let (mut first, _lines, _) = begun(&["watch", "--apply"], "watch: leading");
     let (mut second, mut lines, line) = begun(&["watch", "--apply"], "watch: waiting");
     assert!(line.contains(&format!("process {}", first.id())), "{line}");
     let (mut third, _others, _) = begun(&["watch", "--apply"], "watch: waiting");
     assert_eq!(term(&mut third), Some(0), "one that waits ends well");
     assert_eq!(term(&mut first), Some(0));
-    let at_work = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains("at work"));
-    assert!(at_work.is_some());
+    let leading = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains("leading"));
+    assert!(leading.is_some());
     assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(term(&mut second), Some(0));
 }

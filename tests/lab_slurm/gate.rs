@@ -213,19 +213,19 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     expect(&again, 0);
     assert_eq!(lab.run(&["scontrol", "show", "node", "node0030", "-o"]), before);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("drained by us: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 1"), "{}", status.stdout);
     assert!(status.stdout.contains("IDLE+DRAIN"), "{}", status.stdout);
     // Defect 8 of the operator's review: the output reports an operator's change and its author.
     let taken = ["scontrol", "update", "NodeName=node0030", "Reason=rma INC4712"];
     lab.run(&taken);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("at odds with the journal: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("differing from the journal: 1"), "{}", status.stdout);
     assert!(status.stdout.contains("rma INC4712") && status.stdout.contains("by root"));
     lab.run(&["scontrol", "update", "NodeName=node0030", "State=RESUME"]);
     lab.wait_for("node0030 idle", || lab.node("node0030").0 == ["IDLE"]);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("fabricgate's drain is missing"), "{}", status.stdout);
-    assert!(status.stdout.contains("drained by us: 0"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 0"), "{}", status.stdout);
     let log = fabricgate(&site, &["gate", "log", "--since", "1h", "node0030"]);
     assert!(log.stdout.contains("drain (nvlink-"), "{}", log.stdout);
     lab.forget();

@@ -181,7 +181,7 @@ fn defect_3_of_security_an_older_journal_trips_the_breaker() {
     let output = fabricgate(&site, &["apply", &run, "--apply"]);
     expect(&output, 0);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("drained by us: 2"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 2"), "{}", status.stdout);
 }
 
 #[test]
@@ -225,5 +225,5 @@ fn defect_3_a_node_that_slurm_no_longer_has_is_forgotten_and_no_other() {
     assert!(output.stderr.contains("is known to the scheduler"), "{}", output.stderr);
     expect(&fabricgate(&site, &["gate", "forget", "node9007", "--why", "sold"]), 0);
     assert!(status().contains("drains at a time: 1 of 1 left"), "{}", status());
-    assert!(status().contains("drained by us: 0"), "{}", status());
+    assert!(status().contains("drained by fabricgate: 0"), "{}", status());
 }

@@ -174,7 +174,7 @@ fn a_lost_link_is_reported_at_its_first_run_with_the_other_changes() {
         text.contains("11 runs, 1 node") && text.contains("less than usual from run"),
         "{text}"
     );
-    assert!(text.contains("nothing is done about a node because of one"), "{text}");
+    assert!(text.contains("An alarm causes no action"), "{text}");
     let files = site.run(&["history", "h1", "--gpu", "5", "--csv", "o.csv", "--plot", "o.svg"]);
     assert_eq!(files.status.code(), Some(0));
     let csv = fs::read_to_string(site.path("o.csv")).expect("written");

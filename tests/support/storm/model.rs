@@ -361,7 +361,7 @@ impl History {
                     lines.iter().filter(|it| it.is_intent_of(node) && it.kind == "drain");
                 let drained = drained.rfind(|it| it.seq < line.seq);
                 let Some(drained) = drained else {
-                    return Some(format!("{id}: it was never drained by us"));
+                    return Some(format!("{id}: fabricgate never drained it"));
                 };
                 let clean = self.runs.values().filter(|run| {
                     let passed = run.nodes.get(node).is_some_and(|it| it == "pass");
