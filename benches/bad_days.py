@@ -1,7 +1,7 @@
-"""Days on which thousands of things are wrong at once, through every stage, timed.
+"""Fleets with thousands of simultaneous faults, through every stage, timed.
 
 For ci/bench-scale --bad-days. The same fault in a fleet and in one of four times
-the nodes: what takes more than about four times as long is not linear. Every stage
+the nodes: a stage that takes more than about four times as long is not linear. Every stage
 is a command of the program itself, on simulated nodes that answer inside it.
 """
 
@@ -24,8 +24,8 @@ def tray(number):
     return f"r{(number - 1) // 18 + 1:04}n{(number - 1) % 18 + 1:02}"
 
 
-def fault(kind, **said):
-    words = "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
+def fault(kind, **fields):
+    words = "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
     return f'[[fault]]\nkind = "{kind}"\n{words}'
 
 
@@ -44,13 +44,13 @@ def half_slow(number):
     return boxes(number, 32, "".join(slow))
 
 
-def nobody_reached(number):
+def none_reached(number):
     """No node is reached."""
     return boxes(number, 32, "".join(fault("unreachable", node=node(at)) for at in range(1, number + 1)))
 
 
 def garbage(number):
-    """What measures GPUs prints what nobody can read, everywhere."""
+    """The measuring tools print unreadable output on every node."""
     tools = ("nvbandwidth", "all_reduce_perf")
     odd = (fault("tool-garbage", node=node(at), tool=tool) for at in range(1, number + 1) for tool in tools)
     return boxes(number, 32, "".join(odd))
@@ -63,14 +63,14 @@ def racks_slow(number):
 
 
 def sources_apart(number):
-    """Nothing is slow, and labels and topology put every second tray into the next rack."""
+    """No part is slow, and labels and topology put every second tray into the next rack."""
     return racks(number // 18, "")
 
 
 DAYS = {
     "a leaf is lost": leaf_lost,
     "half of all nodes are slow": half_slow,
-    "nobody is reached": nobody_reached,
+    "no node is reached": none_reached,
     "nothing can be read": garbage,
     "half of all trays are slow": racks_slow,
     "sources contradict each other": sources_apart,
@@ -84,10 +84,10 @@ def other_sources(place, number):
     items = []
     for at in range(1, count * 18 + 1):
         rack = (at - 1) // 18 + 1
-        said = rack % count + 1 if at % 2 else rack
-        blocks[f"rack{said:04}"].append(tray(at))
+        reported = rack % count + 1 if at % 2 else rack
+        blocks[f"rack{reported:04}"].append(tray(at))
         labels = {
-            "nvidia.com/gpu.clique": f"{said:08x}-c8aa-45e1-9e07-e1e51be99c31.1",
+            "nvidia.com/gpu.clique": f"{reported:08x}-c8aa-45e1-9e07-e1e51be99c31.1",
             "nvidia.com/gpu.product": "NVIDIA-GB200",
             "nvidia.com/gpu.count": "4",
         }
@@ -102,7 +102,7 @@ def other_sources(place, number):
 
 
 class Day(Fleet):
-    """One bad day of one fleet."""
+    """One case of simultaneous faults in one fleet."""
 
     def __init__(self, program, name, number, place):
         is_apart = DAYS[name] is sources_apart
@@ -112,24 +112,24 @@ class Day(Fleet):
 
     def run(self):
         config = ["--config", f"{self.place}/fabricgate.toml"]
-        # Whatever is the matter, a day has an answer; where nobody passed there is nothing to export (2).
-        told = (0, 2, 3, 4, 5, 6)
-        self.stage("claims", NODES, ["claims", *config, "--json"], told, f"{self.place}/claims.json")
+        # Every case has an answer; if no node passed there is nothing to export (2).
+        codes = (0, 2, 3, 4, 5, 6)
+        self.stage("claims", NODES, ["claims", *config, "--json"], codes, f"{self.place}/claims.json")
         with open(f"{self.place}/claims.json") as file:
             claims = json.load(file)["claims"]
-        self.told = {"disagreements": len(claims.get("disagreements", []))}
-        self.stage("audit, all stages", NODES, ["audit", *config, "--json", "--no-progress"], told)
+        self.counts = {"disagreements": len(claims.get("disagreements", []))}
+        self.stage("audit, all stages", NODES, ["audit", *config, "--json", "--no-progress"], codes)
         run = self.folder()
         with open(f"{run}/verdicts.json") as file:
             verdicts = json.load(file)
-        self.told["findings"] = len(verdicts["findings"])
-        self.told["not passed"] = sum(it["outcome"] != "pass" for it in verdicts["nodes"])
-        self.told["not known"] = len(verdicts["unknown"])
+        self.counts["findings"] = len(verdicts["findings"])
+        self.counts["not passed"] = sum(it["outcome"] != "pass" for it in verdicts["nodes"])
+        self.counts["not known"] = len(verdicts["unknown"])
         first = tray(1) if self.name in ("half of all trays are slow", "sources contradict each other") else node(1)
-        self.after(run, config, told, first)
+        self.after(run, config, codes, first)
 
 
-def beside(days):
+def compare(days):
     small, large = days
     print(f"\n| {large.name} | {small.nodes:,} nodes | {large.nodes:,} nodes | times as long |\n|---|---|---|---|")
     for name in large.took:
@@ -138,8 +138,8 @@ def beside(days):
         cells = [f"{day.took[name][2]:.2f} s, {day.took[name][3]:.0f} MiB" for day in days]
         grown = large.took[name][2] / max(small.took[name][2], 0.01)
         print(f"| {name} | {cells[0]} | {cells[1]} | {grown:.1f} |")
-    for what in large.told:
-        print(f"| {what} | {small.told[what]:,} | {large.told[what]:,} | |")
+    for what in large.counts:
+        print(f"| {what} | {small.counts[what]:,} | {large.counts[what]:,} | |")
 
 
 def main():
@@ -158,7 +158,7 @@ def main():
             print(f"{name}: {DAYS[name].__doc__}", flush=True)
             days = []
             for number in sizes:
-                # Racks have 18 nodes: a size that they fill.
+                # Racks have 18 nodes: a multiple of that.
                 number = number // 18 * 18 if DAYS[name] in (racks_slow, sources_apart) else number
                 day = Day(args.program, name, number, f"{scratch}/{at}-{number}")
                 try:
@@ -169,7 +169,7 @@ def main():
                 if not args.keep:
                     shutil.rmtree(day.place, ignore_errors=True)
             if len(days) == 2 and all(day.took for day in days):
-                beside(days)
+                compare(days)
         load = os.getloadavg()[0]
         print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} processors, load {load:.1f}, processor time of one run each")
     finally:

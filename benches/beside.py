@@ -1,8 +1,8 @@
-"""The program beside what people have in its place, in one table.
+"""The program compared with the usual alternatives, in one table.
 
 For ci/bench-beside. Both sides get the same inputs on the same machine, in turn,
-and the fastest of several runs counts. Prints Markdown; a side that cannot be
-had here is named with the reason, and nothing is put in its place.
+and the fastest of several runs counts. Prints Markdown; an unavailable side is
+named with the reason, and not replaced.
 """
 
 import argparse
@@ -26,8 +26,8 @@ def line(what, ours, theirs, ratio):
 
 
 def fastest(runs, *commands):
-    """The least wall seconds of each command, taken in turn, and what it said."""
-    best, said = [None] * len(commands), [""] * len(commands)
+    """The least wall seconds of each command, taken in turn, and its output."""
+    best, outputs = [None] * len(commands), [""] * len(commands)
     for _ in range(runs):
         for at, (command, codes) in enumerate(commands):
             start = time.perf_counter()
@@ -36,13 +36,13 @@ def fastest(runs, *commands):
                 took = time.perf_counter() - start
                 assert code in codes, f"{command[:3]}: exit code {code}"
                 out.seek(0)
-                said[at] = out.read(4000)
+                outputs[at] = out.read(4000)
             best[at] = took if best[at] is None else min(best[at], took)
-    return best, said
+    return best, outputs
 
 
 def rounds(program, scratch):
-    """Rounds of pairs: ours, the fewest there can be, and one pair after the other."""
+    """Rounds of pairs: fabricgate's, the minimum, and one pair after the other."""
     fleets = {
         "a rack of 18 nodes": '[[domain]]\nname = "d"\nnodes = "n[01-18]"\nplatform = "gb200-nvl72"\ngpus_per_node = 4\n',
         "a rack of which one node is out (17)":
@@ -70,11 +70,11 @@ def rounds(program, scratch):
                 f'[probes]\nrun = ["{probe}"]\n[sweep]\nfast_nodes = 128\n'
             )
         profile = "burn-in" if network else "audit"
-        told = subprocess.run(
+        output = subprocess.run(
             [program, "plan", profile, "--config", f"{scratch}/plan.toml", "--json"],
             check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
-        plan = json.loads(told.stdout)
+        plan = json.loads(output.stdout)
         plan = plan.get("plan", plan)
         # The complete stage of the network; the tournament inside domains.
         stages = [s for s in plan["rounds"] if not network or s["stage"] == 5]
@@ -82,7 +82,7 @@ def rounds(program, scratch):
         degree = collections.Counter(node for pair in pairs for node in pair)
         bound = max(degree.values())
         if network:
-            # No more than two hosts of a leaf talk across leaves at the same time.
+            # At most two hosts of a leaf communicate across leaves at the same time.
             leaf = {f"n{at:03}": (at - 1) // 18 for at in range(1, 145)}
             away = collections.Counter(
                 leaf[node] for pair in pairs if leaf[pair[0]] != leaf[pair[1]] for node in pair
@@ -92,7 +92,7 @@ def rounds(program, scratch):
             )
             bound = max(bound, max(inside.values()), -(-max(away.values()) // 2))
         else:
-            # An odd number of nodes: somebody idles in every round (Vizing).
+            # An odd number of nodes: one node idles in every round (Vizing).
             for size in {claims.count("n[01-18]") and 18, claims.count("n[01-17]") and 17}:
                 bound = max(bound, size - 1 + size % 2 if size else 0)
         line(
@@ -152,20 +152,20 @@ def tcp(program, runs):
     if not shutil.which("iperf3"):
         line("TCP between two ends of this machine", "", "not measured: no iperf3 here", "")
         return
-    told = subprocess.run(
+    output = subprocess.run(
         [f"{HERE}/../ci/bench-tcp", str(runs), "2", program], stdout=subprocess.PIPE, text=True, check=True
     ).stdout
     pattern = r"^(.{20})(forward|reverse) +fabricgate +([0-9.]+) GB/s .*iperf3 +([0-9.]+) GB/s .*?([-+][0-9.]+) %$"
-    for path, way, ours, theirs, difference in re.findall(pattern, told, re.MULTILINE):
+    for path, way, ours, theirs, difference in re.findall(pattern, output, re.MULTILINE):
         line(f"TCP, {path.strip()}, {way}", f"{ours} GB/s", f"iperf3 {theirs} GB/s", f"{difference} %")
-    if "SKIPPED" in told:
+    if "SKIPPED" in output:
         line("TCP over a veth pair", "", "not measured: namespaces need root", "")
 
 
 def drains():
-    told = subprocess.run([f"{HERE}/../ci/bench-slurm"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    turn = re.search(r"(\d+) drains decided in (\S+), \d+ done in (\S+)", told)
-    each = re.search(r"(\d+) drains, one call each: ([0-9.]+) s; one call for all: ([0-9.]+) s", told)
+    output = subprocess.run([f"{HERE}/../ci/bench-slurm"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    turn = re.search(r"(\d+) drains decided in (\S+), \d+ done in (\S+)", output)
+    each = re.search(r"(\d+) drains, one call each: ([0-9.]+) s; one call for all: ([0-9.]+) s", output)
     if not turn or not each:
         line("1,000 drains on a real slurmctld of 10,000 nodes", "", "not measured: no lab here", "")
         return

@@ -1,9 +1,9 @@
-//! How long it takes to read 10,000 nodes of a real Slurm controller and to
-//! drain 1,000 of them, by `scontrol` and by slurmrestd, and how many calls that
-//! is; and to decide on 1,000 drains and carry them out, journal and all.
+//! The time to read 10,000 nodes of a real Slurm controller and to drain 1,000 of them, by
+//! `scontrol` and by slurmrestd, and the number of calls; and to decide on 1,000 drains and apply
+//! them, including the journal.
 //!
-//! `ci/bench-slurm` starts the controller and names it in two variables, as
-//! the lab tests have them; without them nothing is measured.
+//! `ci/bench-slurm` starts the controller and names it in two variables, as for the lab tests;
+//! without them nothing is measured.
 
 mod turn;
 
@@ -21,7 +21,7 @@ use node::exec;
 use node::exec::ProcessRequest;
 use readers::claims::slurm::live_nodes;
 
-/// How many are drained.
+/// Drained nodes.
 const DRAINED: usize = 1_000;
 
 /// Counts the calls of `scontrol` in a file of the lab.
@@ -48,12 +48,12 @@ fn drain(reason: &str) -> NodeUpdate {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]
+#[expect(clippy::print_stdout, reason = "the counts are the result of a bench")]
 fn gate(criterion: &mut Criterion) {
     let variable = |name| std::env::var(name).ok();
     let names = ("FABRICGATE_LAB_SLURM", "FABRICGATE_LAB_SLURMRESTD");
     let (Some(lab), Some(socket)) = (variable(names.0), variable(names.1)) else {
-        println!("SKIPPED: there is no Slurm to measure, `ci/bench-slurm` starts one");
+        println!("SKIPPED: no Slurm to measure, `ci/bench-slurm` starts one");
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
@@ -115,7 +115,7 @@ fn gate(criterion: &mut Criterion) {
         group.bench_function(format!("{name}: read one by name"), |bencher| {
             bencher.iter(|| now(way.read_nodes(one)).expect("read"));
         });
-        // Another reason each time: what is there already, Slurm does not write.
+        // A new reason each time: Slurm does not write an unchanged one.
         let turn = Cell::new(0u32);
         let next = || {
             turn.set(turn.get() + 1);
@@ -131,9 +131,9 @@ fn gate(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The same drains as a script would make them, one call for each node, beside
-/// one call for all; both inside the lab, so that neither pays for the way there.
-#[expect(clippy::print_stdout, reason = "what was timed is a result")]
+/// The same drains as a script would make them, one call for each node, compared with one call
+/// for all; both inside the lab, so that neither includes the way into it.
+#[expect(clippy::print_stdout, reason = "the times are the result of a bench")]
 fn beside(lab: &str, nodes: &[NodeName]) {
     const EACH: &str =
         r#"for node; do scontrol update NodeName="$node" State=DRAIN Reason=each || exit; done"#;
@@ -150,10 +150,9 @@ fn beside(lab: &str, nodes: &[NodeName]) {
 }
 
 /// A whole turn that drains 1,000 nodes.
-#[expect(clippy::print_stdout, reason = "what was counted is a result")]
+#[expect(clippy::print_stdout, reason = "the counts are the result of a bench")]
 fn whole(lab: &str, limit: Duration) {
-    // Powered down nodes are not there to be drained; nodes that somebody
-    // else's agent runs are, without one.
+    // Powered down nodes cannot be drained; nodes that another agent runs can.
     let range = format!("ext[0001-{DRAINED:04}]");
     let named = format!("NodeName={range}");
     run(lab, &["scontrol", "create", &named, "CPUs=4", "RealMemory=1000", "State=EXTERNAL"]);

@@ -1,9 +1,8 @@
-//! How long a hundred racks take: reading what the tools printed, judging it,
-//! and writing the reports.
+//! The time for a hundred racks: reading the tools' outputs, judging them, and writing the
+//! reports.
 //!
-//! The inputs are made by the simulator once, in memory; no file is read and
-//! everything runs on one thread. `ci/bench` times the program itself on the
-//! same racks.
+//! The simulator makes the inputs once, in memory; no file is read and the benchmark runs on one
+//! thread. `ci/bench` times the program itself on the same racks.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -26,8 +25,8 @@ use sim::scenario::Scenario;
 const RACKS: u32 = 100;
 const NODES: u32 = 18;
 
-/// A hundred NVL72 racks, each measured once across all its pairs, and each of
-/// its nodes once by itself. One GPU lost a link, so that there is a report.
+/// A hundred NVL72 racks, each measured once across all its pairs, and each of its nodes once by
+/// itself. One GPU has lost a link, so that the report has a finding.
 fn scenario() -> String {
     let mut text = "title = \"a hundred racks\"\nseed = 17\n[noise]\nsigma = 0.002\n[tools]\n\
         record = [\"nvbandwidth\", \"nvbandwidth-domain\"]\n\
@@ -46,7 +45,7 @@ fn scenario() -> String {
     text + "[[fault]]\nkind = \"lost-links\"\ngpu = \"r042n07:2\"\n"
 }
 
-/// The racks as recorded: claims, and every output with its place.
+/// The racks as recorded: claims, and every output with its path.
 fn racks() -> (Claims, Vec<(RecordingScope, String, String)>) {
     let scenario = Scenario::parse(&scenario()).expect("a good scenario");
     let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
@@ -107,7 +106,7 @@ fn bench(criterion: &mut Criterion) {
     let recordings = parse(&outputs);
     let judgement = judged(&claims, &recordings);
     let run = run(judgement);
-    // What is timed must be what was meant.
+    // Checks that the timed work is the intended one.
     let culprits: Vec<String> = run.verdicts.findings.iter().map(|f| f.locus.to_string()).collect();
     assert_eq!(culprits, ["gpu r042n07:2"]);
     let cells = run.cells.len();

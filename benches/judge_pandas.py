@@ -1,10 +1,10 @@
 """Reads recorded nvbandwidth outputs and judges them by rules in pandas.
 
-The yardstick of ci/bench-beside: what a site's own notebook does. The rules are
-the plain ones that such scripts have: a GPU is low where the median of its row
+The reference of ci/bench-beside: a site's own notebook. The rules are the plain
+ones of such scripts: a GPU is low where the median of its row
 or of its column, over all partners, is more than 2.8 % below the median of its
-domain; a host copy where it is 12 % below that of the fleet. No second look,
-no blame taken off partners, no noise, no coverage, no evidence.
+domain; a host copy where it is 12 % below that of the fleet. No second
+measurement, no correction for partners, no noise, no coverage, no evidence.
 """
 
 import os

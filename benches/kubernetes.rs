@@ -1,9 +1,8 @@
-//! How long it takes to read 1,000 and 5,000 nodes of a real API server and to
-//! drain 1,000 of them in one turn, journal and all, and how many requests that
-//! is. Nodes are objects without a kubelet.
+//! The time to read 1,000 and 5,000 nodes of a real API server and to drain 1,000 of them in one
+//! turn, including the journal, and the number of requests. Nodes are objects without a kubelet.
 //!
-//! `ci/bench-kubernetes` starts the server and names it in a variable; without it
-//! nothing is measured.
+//! `ci/bench-kubernetes` starts the server and names it in a variable; without it nothing is
+//! measured.
 
 mod turn;
 
@@ -27,11 +26,11 @@ use tokio::task::JoinSet;
 
 /// Fleets, in this order in one cluster.
 const FLEETS: [usize; 2] = [1_000, 5_000];
-/// How many are drained.
+/// Drained nodes.
 const DRAINED: usize = 1_000;
-/// How often everything is read; the fastest counts.
+/// Repetitions of a reading; the fastest counts.
 const READS: usize = 10;
-/// How many nodes are made at once.
+/// Nodes that are created concurrently.
 const AT_ONCE: usize = 16;
 
 fn now<T>(work: impl Future<Output = T>) -> T {
@@ -39,10 +38,10 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-#[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]
+#[expect(clippy::print_stdout, reason = "the counts are the result of a bench")]
 fn main() {
     let Some(kubeconfig) = std::env::var_os("FABRICGATE_LAB_KUBERNETES") else {
-        println!("SKIPPED: there is no Kubernetes to measure, `ci/bench-kubernetes` starts one");
+        println!("SKIPPED: no Kubernetes to measure, `ci/bench-kubernetes` starts one");
         return;
     };
     let folder = Path::new(&kubeconfig).parent().expect("a folder");
@@ -68,7 +67,7 @@ fn main() {
         let fastest = read.min().expect("some");
         println!("{size} nodes read in {fastest:.2?}, the fastest of {READS}");
         say("  requests of one", &fresh, &requests(folder), READS);
-        // Every fourth, so that they are of all racks, and others each time.
+        // Every fourth, so that they are of all racks, and different ones each time.
         let names: Vec<NodeName> =
             (0..size).rev().step_by(size / DRAINED).take(DRAINED).map(name).collect();
         let mut before = BTreeMap::new();
@@ -124,7 +123,7 @@ async fn fill(server: &kubernetes::KubernetesClientConfig, numbers: std::ops::Ra
     while let Some(made) = making.join_next().await {
         made.expect("a node");
     }
-    // Only then does the cluster take the taint of new nodes away.
+    // Only then does the cluster remove the taint of new nodes.
     for _ in 0..600 {
         let all = nodes.list(&kube::api::ListParams::default()).await.expect("nodes");
         let new = |node: &Node| {
@@ -139,8 +138,8 @@ async fn fill(server: &kubernetes::KubernetesClientConfig, numbers: std::ops::Ra
     panic!("nodes stay new");
 }
 
-/// Takes away what the turn wrote: a journal that knows nothing of marks on nodes
-/// would trip the breaker.
+/// Removes the turn's marks: a journal that does not know the marks on nodes would trip the
+/// breaker.
 async fn undo(server: &kubernetes::KubernetesClientConfig, names: &[NodeName]) {
     let client =
         connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
@@ -157,11 +156,10 @@ async fn undo(server: &kubernetes::KubernetesClientConfig, names: &[NodeName]) {
     }
 }
 
-/// How often the server was asked by its administrator, by verb and resource:
-/// what it noted. The lab's own controllers are the same user and say who they
-/// are.
+/// Number of the administrator's requests, by verb and resource, from the audit log. The lab's
+/// controllers use the same account with their own user agents.
 fn requests(folder: &Path) -> BTreeMap<String, usize> {
-    // The log is written behind the answers.
+    // The log is written after the answers.
     std::thread::sleep(Duration::from_secs(1));
     let log = std::fs::read_to_string(folder.join("audit.jsonl")).expect("the audit log");
     let mut counted = BTreeMap::new();
@@ -179,7 +177,7 @@ fn requests(folder: &Path) -> BTreeMap<String, usize> {
     counted
 }
 
-#[expect(clippy::print_stdout, reason = "what was counted is a result")]
+#[expect(clippy::print_stdout, reason = "the counts are the result of a bench")]
 fn say(what: &str, before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>, by: usize) {
     let more = after.iter().filter_map(|(kind, count)| {
         let more = count - before.get(kind).unwrap_or(&0);
@@ -188,7 +186,7 @@ fn say(what: &str, before: &BTreeMap<String, usize>, after: &BTreeMap<String, us
     println!("{what}: {}", more.collect::<Vec<_>>().join(", "));
 }
 
-/// The most memory that this process had.
+/// The peak memory of this process.
 fn peak() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,7 +1,7 @@
 """Reads recorded nvbandwidth outputs into lists of floats, and does no more.
 
-The yardstick of ci/bench: what a site's own script does before it begins to
-judge. Plain loops and one regular expression; nothing is made slow on purpose.
+The reference of ci/bench: the first step of a site's own script. Plain loops and
+one regular expression; nothing is made slow on purpose.
 """
 
 import os

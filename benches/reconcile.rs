@@ -1,9 +1,7 @@
-//! How long it takes to hold what nine kinds of sources say of ten thousand
-//! nodes against each other.
+//! The time to reconcile the claims of nine kinds of sources about ten thousand nodes.
 //!
-//! The sources are made once, in memory; every node's own facts are a source of
-//! their own, as they are when they come from files. A few nodes are where they
-//! should not be, so that there is something to find.
+//! The sources are made once, in memory; every node's facts are a separate source, as they are
+//! when they come from files. A few nodes are misplaced, so that there are disagreements.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -46,7 +44,7 @@ fn nics(rack: u32, at: u32) -> Vec<NicReport> {
         .collect()
 }
 
-/// What all sources say. `moved` racks have lost their last node to the next.
+/// Claims of all sources. `moved` racks have lost their last node to the next.
 fn fleet(moved: u32) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (kind, scheme) in [
@@ -54,17 +52,17 @@ fn fleet(moved: u32) -> Vec<SourceReport> {
         (SourceKind::SlurmTopologyYaml, "block"),
         (SourceKind::SlurmTopology, "block"),
     ] {
-        let mut said = SourceReport::new(kind, scheme);
+        let mut report = SourceReport::new(kind, scheme);
         for rack in 0..RACKS {
             let nodes = (1..=NODES).map(|at| node(rack, at)).collect();
-            said.groups.push(NodeGroup::new(
+            report.groups.push(NodeGroup::new(
                 NodeGroupKind::Domain,
                 scheme,
                 format!("rack{rack:03}"),
                 nodes,
             ));
         }
-        all.push(said);
+        all.push(report);
     }
     let kinds = [
         SourceKind::SlurmNodes,
@@ -79,9 +77,9 @@ fn fleet(moved: u32) -> Vec<SourceReport> {
         for at in 1..=NODES {
             let name = node(rack, at);
             let home = if at == NODES && rack < moved { rack + 1 } else { rack };
-            for said in &mut whole {
-                let words = said.nodes.entry(name.clone()).or_default();
-                match said.source.kind {
+            for report in &mut whole {
+                let words = report.nodes.entry(name.clone()).or_default();
+                match report.source.kind {
                     SourceKind::SlurmNodes => {
                         words.gpus = Some(4);
                         words.state = vec!["IDLE".to_owned()];
@@ -118,17 +116,17 @@ fn claims(c: &mut Criterion) {
         platform_of: &platform,
         ends_at_node: &|_| false,
     };
-    let said = fleet(12);
+    let fleet_reports = fleet(12);
     let old = reconcile_reports(fleet(0), &rules);
-    let new = reconcile_reports(said.clone(), &rules);
+    let new = reconcile_reports(fleet_reports.clone(), &rules);
     assert_eq!(old.disagreements.len(), 0, "{:#?}", old.disagreements.first());
     assert_eq!(new.disagreements.len(), 12, "{:#?}", new.disagreements.first());
     let mut group = c.benchmark_group("claims of 10,008 nodes");
     group.sample_size(10).measurement_time(Duration::from_secs(20));
     group.bench_function("reconcile", |b| {
         b.iter_batched(
-            || said.clone(),
-            |said| reconcile_reports(said, &rules),
+            || fleet_reports.clone(),
+            |fleet_reports| reconcile_reports(fleet_reports, &rules),
             BatchSize::LargeInput,
         );
     });

@@ -1,8 +1,8 @@
 """Fleets of 18 to 10,000 simulated nodes through every stage, timed.
 
 For ci/bench-scale. Every stage is a command of the program itself, so that its
-time and memory are what an operator sees. Nodes answer inside the process
-(`workers = false`); how far real worker processes go is measured apart. Prints
+time and memory are those that an operator sees. Nodes answer inside the process
+(`workers = false`); real worker processes are measured separately. Prints
 tables in Markdown; compares nothing and fails only where a stage does.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-# A fault each, so that there is something to judge, propose and report.
+# A fault each, so that there are findings to judge, propose and report.
 HEAD = """title = "{title}"
 seed = 17
 [noise]
@@ -47,7 +47,7 @@ def racks(number, faults=None):
 
 
 def boxes(number, leaf, faults=None):
-    """HGX H100 nodes, each a domain of its own, on eight rails behind leaves."""
+    """HGX H100 nodes, each a separate domain, on eight rails behind leaves."""
     text = HEAD.format(title=f"{number} HGX nodes", rails=8, leaf=leaf, uplinks=leaf)
     text += f'[[domain]]\nnodes = "hgx[00001-{number:05}]"\nplatform = "hgx-h100"\nper_node = true\n'
     return text + (FAULTS.format(gpu="hgx00007:2", node="hgx00011") if faults is None else faults)
@@ -59,11 +59,11 @@ FLEETS = {
     1800: ("100 NVL72 racks", lambda: racks(100)),
     10000: ("10,000 HGX nodes, 313 leaves", lambda: boxes(10000, 32)),
 }
-# What the growth of a stage is measured by.
+# Stages whose growth is measured.
 NODES, STEPS, READINGS, CELLS = "node", "step", "reading", "cell"
 
 
-# A node as `scontrol show node --json` tells of it.
+# A node as `scontrol show node --json` reports it.
 SLURM = {
     "state": ["IDLE"], "partitions": ["main"], "features": [], "active_features": [], "extra": "", "comment": "",
     "reason": "", "boot_time": {"set": True, "infinite": False, "number": 1700000000},
@@ -88,13 +88,13 @@ def expanded(claims):
 
 def timed(command, codes, out=os.devnull, started=None):
     """Wall and processor seconds, and the most memory in MiB, of a command."""
-    with tempfile.NamedTemporaryFile("w+") as told:
+    with tempfile.NamedTemporaryFile("w+") as messages:
         start = time.perf_counter()
         child = os.posix_spawn(
             command[0], command, os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
-                (os.POSIX_SPAWN_DUP2, told.fileno(), 2),
+                (os.POSIX_SPAWN_DUP2, messages.fileno(), 2),
             ],
         )
         if started:
@@ -103,8 +103,8 @@ def timed(command, codes, out=os.devnull, started=None):
         wall = time.perf_counter() - start
         code = os.waitstatus_to_exitcode(status)
         if code not in codes:
-            told.seek(0)
-            raise Failed(f"{' '.join(command)}: exit code {code}, expected {codes}\n{told.read()[-2000:]}")
+            messages.seek(0)
+            raise Failed(f"{' '.join(command)}: exit code {code}, expected {codes}\n{messages.read()[-2000:]}")
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
@@ -117,7 +117,7 @@ def lines(path):
 
 
 class Fleet:
-    """One fleet, its folder, and what its stages took."""
+    """One fleet, its folder, and the cost of its stages."""
 
     def __init__(self, program, nodes, place, runs, text=None, sources=None):
         self.program, self.nodes, self.place, self.runs = program, nodes, place, runs
@@ -166,7 +166,7 @@ class Fleet:
             self.sizes[name] = os.path.getsize(path)
 
     def folder(self):
-        """The one run that there is."""
+        """The only run."""
         run, = (os.path.dirname(path) for path in glob.glob(f"{self.place}/runs/*/run.json"))
         return run
 
@@ -193,7 +193,7 @@ class Fleet:
         self.stage("metrics", NODES, ["metrics", *config, "--run-dir", f"{place}/runs"], (0,))
 
     def after(self, run, config, codes, node):
-        """What is made of a run that is there."""
+        """Commands on an existing run."""
         place = self.place
         self.stage("parse and judge (replay)", CELLS, ["replay", run, *config, "--json"], codes)
         self.stage("act, dry (apply)", CELLS, ["apply", run, *config, "--json"], codes)
@@ -220,7 +220,7 @@ class Fleet:
 
 
 def browser(page):
-    """Seconds in which a browser shows a page, its own start taken off."""
+    """Seconds in which a browser shows a page, without the browser's own start."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
@@ -242,7 +242,7 @@ def browser(page):
 
 
 def workers(program, nodes, scratch):
-    """A round of a probe that takes no time on so many real worker processes."""
+    """A round of a probe that takes no time on this many real worker processes."""
     place = tempfile.mkdtemp(dir=scratch)
     os.mkdir(f"{place}/probes")
     with open(f"{place}/probes/noop.toml", "w") as file:

@@ -1,8 +1,8 @@
-"""What the standing gate costs on 1,000 and 5,000 nodes of a real API server: its
-memory, its requests by what the server noted, how long until it has decided, and
-what it takes when nodes change. Nodes are objects without a kubelet.
+"""The cost of the standing gate on 1,000 and 5,000 nodes of a real API server: its
+memory, its requests by the server's audit log, the time to its first decision, and
+the cost of changes of nodes. Nodes are objects without a kubelet.
 
-ci/bench-kubernetes watch starts the server and says which program is measured.
+ci/bench-kubernetes watch starts the server and names the measured program.
 """
 
 import collections
@@ -25,7 +25,7 @@ IDLE_S = 120
 
 
 class Server:
-    """The server as its administrator sees it, under a name of its own."""
+    """The server as its administrator sees it, with a separate user agent."""
 
     def __init__(self, kubeconfig):
         with open(kubeconfig, encoding="utf-8") as file:
@@ -46,14 +46,14 @@ class Server:
             self.own.connection.request(method, path, data, headers)
             answer = self.own.connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionError):
-            # The server closes what was idle for long.
+            # The server closes connections that were idle for long.
             self.own.connection.close()
             self.own.connection.request(method, path, data, headers)
             answer = self.own.connection.getresponse()
-        said = json.loads(answer.read())
+        document = json.loads(answer.read())
         if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {said.get('message')}")
-        return said
+            raise RuntimeError(f"{method} {path}: {answer.status} {document.get('message')}")
+        return document
 
 
 def at_once(work, items, count=8):
@@ -66,7 +66,7 @@ def at_once(work, items, count=8):
                 work(items.popleft())
         except IndexError:
             pass
-        except Exception as error:  # Told by whoever waits.
+        except Exception as error:  # Raised by the waiting thread.
             failed.append(error)
 
     threads = [threading.Thread(target=some) for _ in range(count)]
@@ -106,22 +106,22 @@ def make(server, number):
 
 def fill(server, numbers):
     at_once(lambda number: make(server, number), numbers)
-    # Only then does the cluster take the taint of new nodes away.
+    # Only then does the cluster remove the taint of new nodes.
     while any(node["spec"].get("taints") for node in server.ask("GET", "/api/v1/nodes")["items"]):
         time.sleep(1)
 
 
 def requests(folder):
-    """How often it was asked by nobody but the program, by verb and resource."""
-    time.sleep(1)  # The log is written behind the answers.
+    """Number of the program's requests, by verb and resource."""
+    time.sleep(1)  # The log is written after the answers.
     counted = collections.Counter()
     with open(os.path.join(folder, "audit.jsonl"), encoding="utf-8") as log:
         for line in log:
             try:
                 event = json.loads(line)
             except ValueError:
-                continue  # The last line may be half written.
-            # Everybody else here says who they are; a watch is noted when it begins.
+                continue  # The last line may be incomplete.
+            # All other clients here have a user agent; a watch is logged when it begins.
             if event.get("userAgent") or event["user"]["username"] != "admin":
                 continue
             if event["verb"] == "watch" and event["stage"] != "ResponseStarted":
@@ -131,12 +131,12 @@ def requests(folder):
     return counted
 
 
-def told(counted):
+def listed(counted):
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items())) or "none"
 
 
 class Watch:
-    """The program, which holds its Lease, looks, decides, and starts nothing."""
+    """The program, which holds its Lease, reads, decides, and starts nothing."""
 
     def __init__(self, program, kubeconfig, size):
         self.folder = tempfile.TemporaryDirectory()
@@ -152,18 +152,18 @@ class Watch:
                        f'[gate.kubernetes]\nkubeconfig = "{kubeconfig}"\n'
                        f'[watch]\nprofiles = {{ {off} }}\nlease = {{ namespace = "default" }}\n')
         self.began = time.monotonic()
-        with open(f"{at}/told", "w", encoding="utf-8") as out:
+        with open(f"{at}/decisions", "w", encoding="utf-8") as out:
             with open(f"{at}/errors", "w", encoding="utf-8") as errors:
                 words = [program, "--json", "--config", "fabricgate.toml", "watch", "--apply"]
                 self.process = subprocess.Popen(words, cwd=at, stdout=out, stderr=errors)
 
     def events(self, kind):
-        with open(f"{self.folder.name}/told", encoding="utf-8") as file:
+        with open(f"{self.folder.name}/decisions", encoding="utf-8") as file:
             lines = [line for line in file if line.endswith("\n")]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
     def until(self, what, is_so):
-        """Waits until what it told is so; how long that took."""
+        """Waits until its last decision meets the condition; how long that took."""
         began = time.monotonic()
         while not is_so(self.events("looked")):
             if self.process.poll() is not None or time.monotonic() - began > 300:
@@ -198,15 +198,15 @@ def measure(server, folder, program, kubeconfig, size):
         watch.until("a decision", lambda seen: seen)
         took = time.monotonic() - watch.began
         print(f"{size} nodes: first decision {took:.1f} s after the start, {load()}")
-        # Its watch begins beside that with a list of its own.
+        # Its watch concurrently begins with a separate list.
         time.sleep(10)
         after = requests(folder)
-        print(f"  requests until then: {told(after - before)}; {watch.cpu():.1f} s of processor")
+        print(f"  requests until then: {listed(after - before)}; {watch.cpu():.1f} s of processor")
 
         before, cpu = requests(folder), watch.cpu()
         time.sleep(IDLE_S)
         after = requests(folder)
-        print(f"  idle for {IDLE_S} s: {told(after - before)}; "
+        print(f"  idle for {IDLE_S} s: {listed(after - before)}; "
               f"{watch.cpu() - cpu:.2f} s of processor, {load()}")
 
         before, cpu, began = requests(folder), watch.cpu(), time.monotonic()
@@ -214,7 +214,7 @@ def measure(server, folder, program, kubeconfig, size):
         at_once(lambda number: server.ask("PATCH", f"/api/v1/nodes/{name(number)}/status", beat,
                 "application/strategic-merge-patch+json"), range(CHANGED))
         time.sleep(5)
-        print(f"  {CHANGED} heartbeats: {told(requests(folder) - before)}; "
+        print(f"  {CHANGED} heartbeats: {listed(requests(folder) - before)}; "
               f"{watch.cpu() - cpu:.2f} s of processor in {time.monotonic() - began:.0f} s")
 
         before, cpu, began = requests(folder), watch.cpu(), time.monotonic()
@@ -224,7 +224,7 @@ def measure(server, folder, program, kubeconfig, size):
         took = watch.until("all gone", lambda seen: seen[-1]["nodes"] == size - CHANGED)
         time.sleep(15)
         print(f"  {CHANGED} nodes deleted in {made:.1f} s, decided on {took:.1f} s after the last: "
-              f"{told(requests(folder) - before)}; {watch.cpu() - cpu:.2f} s of processor in "
+              f"{listed(requests(folder) - before)}; {watch.cpu() - cpu:.2f} s of processor in "
               f"{time.monotonic() - began:.0f} s, {load()}")
         now, most = watch.memory()
         print(f"  memory: {now} MB now, {most} MB at most", flush=True)

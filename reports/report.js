@@ -1,5 +1,5 @@
-// Makes the page a place to work: filters, switches, reading out cells, links
-// that keep what is shown. The page is complete without it. No text of a run
+// Makes the page interactive: filters, switches, a readout of cells, links
+// that keep the selection. The page is complete without it. No text of a run
 // ever becomes markup here: everything is set as text.
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -22,7 +22,7 @@ function drawn(name, attributes) {
   return element;
 }
 
-// What is shown, in the address: a link to it can be mailed.
+// The selection as a URL fragment, so that a link to it can be sent.
 function address() {
   const parts = [state.at];
   if (state.o.size) parts.push("o=" + [...state.o].join(","));
@@ -46,7 +46,7 @@ function recall() {
   }
 }
 
-// Leads to a place, and opens what hides it.
+// Scrolls to an element, and opens the sections that hide it.
 function lead(id) {
   const place = id && document.getElementById(id);
   if (!place) return;
@@ -60,7 +60,7 @@ function lead(id) {
   place.focus({ preventScroll: true });
 }
 
-// --- filters: outcome, domain, words; on tiles, findings, nodes and domains at once
+// --- filters: outcome, domain, text; for tiles, findings, nodes and domains together
 
 const OUTCOMES = ["failed", "degraded", "unknown", "pass"];
 const form = document.getElementById("filter");
@@ -109,11 +109,11 @@ function filter() {
   const all = { tile: 0, finding: 0 }, left = { tile: 0, finding: 0 };
   const on = state.o.size > 0 || state.d !== "" || words.length > 0;
   for (const t of things) {
-    // A gap in knowledge belongs to no domain; it stays unless words rule it out.
+    // An unknown belongs to no domain; only the text filter can hide it.
     const away = (state.o.size > 0 && !state.o.has(t.outcome)) || (state.d !== "" && t.domain !== state.d && t.kind !== "gap") || words.some((w) => !t.text.includes(w));
     if (t.kind in all) { all[t.kind] += 1; if (!away) left[t.kind] += 1; }
     if (t.kind === "tile") {
-      // Tiles keep their place: where a node stands is half of what they tell.
+      // Tiles keep their position, because it shows the location of the node.
       t.element.classList.toggle("off", away);
     } else {
       t.element.hidden = away;
@@ -177,7 +177,7 @@ function tiles() {
 const figures = new Map();
 const ratioBands = data.bands;
 
-// Steps of an absolute scale between the least and the most that is there.
+// Steps of an absolute scale between the lowest and the highest value.
 function absoluteBands(values, more) {
   const known = values.filter((v) => v !== null);
   let low = Math.min(...known), high = Math.max(...known);
@@ -213,7 +213,7 @@ const isDark = (colour) => {
   const [r, g, b] = [1, 3, 5].map((i) => { const c = parseInt(colour.slice(i, i + 2), 16) / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
   return 0.2126 * r + 0.7152 * g + 0.0722 * b <= 0.179;
 };
-// "-" was to be measured and has no number, "." was not part of the test.
+// "-" was planned and has no number, "." was not part of the test.
 const numbers = (text, by) => text === undefined ? null : text.split(" ").map((t) => t === "." ? undefined : t === "-" || Number.isNaN(Number(t)) ? null : Number(t) / by);
 
 function redraw(figure) {
@@ -260,7 +260,7 @@ function redraw(figure) {
     });
     svg.querySelector(".numbers").replaceChildren(...texts);
   }
-  // Crosses say how this run was judged, and nothing about another.
+  // Crosses show the judgement of this run, not of another.
   svg.querySelector(".crosses").classList.toggle("gone", Boolean(then || change));
   legend(figure, change, then);
   for (const [name, buttons] of [["v", figure.scale], ["w", figure.time]]) {
@@ -284,7 +284,7 @@ function legend(figure, change, then) {
   }
 }
 
-// One cell in words.
+// The description of one cell.
 function words(figure, row, col) {
   const { of } = figure;
   const at = row * figure.cols.length + col;
@@ -341,7 +341,7 @@ function buildFigure(of) {
     key: svg.querySelector(".key").textContent.trim(),
     ticks: [...svg.querySelectorAll(".tick")].map((t) => t.textContent.trim()),
     out: make("output", { "aria-live": "polite" }), cursor: drawn("rect", { class: "cursor", visibility: "hidden" }),
-    idle: "Point at a cell to read it, or use the arrow keys; Enter leads to what is blamed there.", at: null,
+    idle: "Point at a cell to read it, or use the arrow keys; Enter leads to the finding that blames it.", at: null,
   };
   // The tooltips of the image are for pages without this script.
   svg.querySelector(".tips").remove();
@@ -388,14 +388,14 @@ function follow(figure) {
   if (first) go(first.at);
 }
 
-// With several figures of one domain one is chosen; the worst comes first.
+// Of several figures of one domain, one is selected; the worst comes first.
 function choosers() {
   for (const group of document.querySelectorAll(".figures")) {
     const all = [...group.querySelectorAll(":scope > figure")];
     if (all.length < 3) continue;
     const select = make("select", { "aria-label": "Test" }, make("option", { value: "" }, "all " + all.length + " figures"));
     all.forEach((figure, i) => {
-      const marked = figure.querySelector(".outlined") ? " (something is blamed)" : "";
+      const marked = figure.querySelector(".outlined") ? " (with blamed parts)" : "";
       select.append(make("option", { value: String(i) }, figure.querySelector("figcaption").textContent + marked));
     });
     select.addEventListener("change", () => all.forEach((figure, i) => figure.classList.toggle("away", select.value !== "" && select.value !== String(i))));
@@ -403,7 +403,7 @@ function choosers() {
   }
 }
 
-// --- commands and links to take along
+// --- commands and links to copy
 
 function copy(text, button) {
   const said = (word) => { const old = button.dataset.word; button.textContent = word; setTimeout(() => { button.textContent = old; }, 1500); };
@@ -478,13 +478,13 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   const id = link.getAttribute("href").slice(1);
   state.at = id;
-  // A new step of the history, so that "back" comes back here.
+  // A new history entry, so that "back" returns here.
   history.pushState(null, "", address());
   lead(id);
 });
 window.addEventListener("hashchange", () => { recall(); show(); lead(state.at); });
 window.addEventListener("popstate", () => { recall(); show(); });
-// On paper nothing can be opened.
+// Printed pages cannot be opened further.
 let closed = [];
 window.addEventListener("beforeprint", () => {
   closed = [...document.querySelectorAll("article details:not([open]), #domains ~ section details:not([open])")];

@@ -1,5 +1,5 @@
-//! A turn of the gate, timed: 1,000 drains decided and carried out, everything
-//! that a turn does behind the lock. For benches of any scheduler.
+//! A timed turn of the gate: 1,000 drains decided and applied, with all the work behind the lock.
+//! For benches of any scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use model::finding_rule::FindingRule;
 use model::id::NodeName;
 use model::verdict::{Finding, Locus, LocusKind, Outcome, VERDICTS_FORMAT, Verdicts};
 
-/// How long each part took, and of how many nodes.
+/// Duration of each part, and the number of nodes.
 pub(crate) struct Timed {
     pub(crate) nodes: usize,
     pub(crate) read: Duration,
@@ -28,8 +28,8 @@ pub(crate) struct Timed {
     pub(crate) carried: Duration,
 }
 
-/// Drains these nodes, whose scheduler knows them, in one turn. `between` is
-/// called before the drains are carried out.
+/// Drains these nodes of the scheduler in one turn. `between` is called before the drains are
+/// applied.
 pub(crate) fn timed(
     scheduler: &dyn Scheduler,
     names: &[NodeName],
@@ -74,7 +74,7 @@ pub(crate) fn timed(
         unknown: Vec::new(),
         notes: Vec::new(),
     };
-    // Without limits: what is timed is the work, not the caution.
+    // Without limits: the bench times the work, not the limits.
     let policy = Policy {
         per_domain: names.len(),
         per_hour: 1.0,
@@ -100,7 +100,7 @@ pub(crate) fn timed(
     let began = Instant::now();
     let live = super::now(scheduler.read_nodes(&[])).expect("read");
     let read = began.elapsed();
-    // Where boots have names, they were measured in the one they are in.
+    // Where boots have ids, the nodes were measured in the current one.
     let boots =
         live.nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.boot_id.clone()?)));
     let boots = boots.collect();

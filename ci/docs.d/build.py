@@ -1,7 +1,7 @@
-"""Builds the documentation and holds it against what it talks of: see ci/docs.
+"""Builds the documentation and checks it against the program and files: see ci/docs.
 
-Reads the repository it stands in, writes into one folder, and ends with 1 where
-anything that a page says is not so.
+Reads its repository, writes into one folder, and ends with 1 if a statement of a
+page is wrong.
 """
 
 import html
@@ -26,7 +26,7 @@ img{max-width:100%}nav{font-size:14px;border-bottom:1px solid #ccc;padding-botto
 
 
 def slug(title):
-    """What GitHub makes of a heading."""
+    """GitHub's anchor of a heading."""
     kept = "".join(c for c in title.strip().lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
 
@@ -59,7 +59,7 @@ class Page:
                     yield line, token.attrs[name]
 
     def commands(self):
-        """Command lines of ours: in blocks, and in sentences."""
+        """fabricgate's command lines: in blocks, and in sentences."""
         for token in self.tokens:
             if token.type in ("fence", "code_block"):
                 start = token.map[0] + (2 if token.type == "fence" else 1)
@@ -79,9 +79,9 @@ class Page:
 
 
 def words_of(line):
-    """The words behind our name, or None where the line is no command of ours."""
+    """The arguments after `fabricgate`, or None for another line."""
     line = line.strip().removeprefix("$ ")
-    # Of a synopsis: what may be left out is, and so is what stands beside it.
+    # Of a synopsis: optional parts and alternatives are left out.
     line = re.sub(r"\[-[^\]]*\]", " ", re.sub(r" {4,}[^#\s].*", "", line))
     try:
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
@@ -121,7 +121,7 @@ def alternatives(line):
 
 
 def is_accepted(binary, words):
-    # What stands for something else is left out: `...`, `[--rounds]`.
+    # Placeholders are left out: `...`, `[--rounds]`.
     kept = [w for w in words if w != "..." and not (w.startswith("[-") or w in ("[NODE...]", "[NODE]..."))]
     kept = [w.removesuffix("...") for w in kept]
     front, behind = (kept[:kept.index("--")], kept[kept.index("--"):]) if "--" in kept else (kept, [])

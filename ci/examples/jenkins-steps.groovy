@@ -1,6 +1,6 @@
-// A stand-in for what Jenkins brings to a declarative pipeline, so that the
-// Jenkinsfile beside it is parsed by Groovy and its steps run. It is not Jenkins:
-// options, triggers and the agent are read and mean nothing here.
+// A stand-in for Jenkins' part of a declarative pipeline, so that Groovy parses the Jenkinsfile
+// next to it and runs its steps. It is not Jenkins: options, triggers and the agent are read and
+// have no effect here.
 //
 // Ends with the code that the pipeline names in error(), or 0.
 
@@ -28,8 +28,8 @@ abstract class Steps extends Script {
     Map logRotator(Map kept) { kept }
     void buildDiscarder(Map kept) { println "options: keep ${kept.numToKeepStr}" }
 
-    // Assignments in here become variables of the steps in Jenkins; the test names
-    // its own configuration, and only the name is looked at.
+    // Assignments in here become variables of the steps in Jenkins; the test names its own
+    // configuration, and only the name is checked.
     void environment(Closure body) {
         body.delegate = new Expando()
         body.resolveStrategy = Closure.DELEGATE_ONLY
@@ -47,7 +47,7 @@ abstract class Steps extends Script {
     void steps(Closure body) { inside(body) }
     void script(Closure body) { inside(body) }
 
-    // Jenkins runs `sh -xe`, and fails the build unless the code is asked for.
+    // Jenkins runs `sh -xe`, and fails the build unless the step requests the code.
     int sh(Map how) {
         def process = new ProcessBuilder('sh', '-xe', '-c', how.script as String).inheritIO().start()
         int code = process.waitFor()

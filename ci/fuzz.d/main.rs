@@ -1,6 +1,5 @@
-//! One fuzz target of `tests/fuzz` behind libFuzzer: that of the name in
-//! FABRICGATE_FUZZ_DOOR. With FABRICGATE_FUZZ_SEEDS it writes the good inputs to
-//! begin with into that folder instead, and ends.
+//! One fuzz target of `tests/fuzz` behind libFuzzer: the one named in FABRICGATE_FUZZ_DOOR. With
+//! FABRICGATE_FUZZ_SEEDS it writes the seed inputs into that folder instead, and ends.
 
 #![no_main]
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""The tables of ci/gpu: reads what was kept, compares ours with theirs.
+"""The tables of ci/gpu: reads the stored outputs, compares the native probes with the tools.
 
-    table.py gpus FACTS.json       how many GPUs a machine has
+    table.py gpus FACTS.json       number of GPUs of a machine
     table.py report DIR --limit P  the table; ends with 1 where something is wrong
 
-Needs nothing but Python's own library. A value that is not there is a dash, and
-never a pass.
+Needs only Python's own library. A missing value is a dash, and never a pass.
 """
 
 import argparse
@@ -15,27 +14,27 @@ import pathlib
 import statistics
 import sys
 
-# Where ours must agree with nvbandwidth's within the limit: nothing but one
-# GPU's own path is in these numbers.
+# Tests in which the native probe must agree with nvbandwidth within the limit: only one GPU's own
+# path affects these numbers.
 JUDGED = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_local_copy")
 
-# Rows of one test that are printed; the table as a file has all.
+# Printed rows of one test; the table as a file has all.
 SHOWN = 16
 
-# What a GPU cannot do is no gap in what is known of it.
+# A capability that a GPU lacks is not a gap in its facts.
 NO_GAP = ("not supported by this GPU",)
 
-# Things that no GPU says, and that need a tool or a right of their own.
+# Facts that no GPU reports, and that need a separate tool or right.
 BESIDE = ("Xid errors", "LLDP neighbours", "InfiniBand neighbours", "IMEX domain")
 
-# What an injected fault must be reported as: a class of problem, and the exit
-# codes that go with it (DESIGN.md, section 9).
+# Expected reports of injected faults: a class of problem, and the exit codes that go with it
+# (DESIGN.md, section 9).
 FAULTS = {
     "wrong-data": (("wrong-data",), (3,)),
     "killed-child": (("child-died",), (4, 5)),
     "time-out": (("hung",), (4, 5)),
     "lost-gpu": (None, (4, 5)),
-    # The measurement stands; what NVML did not say is missing.
+    # The measurement is valid; a value that NVML did not report is missing.
     "hanging-nvml": ("around", (0, 4)),
 }
 
@@ -80,7 +79,7 @@ def ours(path, test):
 
 
 def theirs(path, test):
-    """The same of what nvbandwidth printed, as fabricgate reads it."""
+    """The same for nvbandwidth's output, as fabricgate reads it."""
     runs, unit = {}, None
     for document in documents(path):
         for found in document.get("measurements") or []:
@@ -100,7 +99,7 @@ def points(path, test, is_ours):
     found = {}
     for document in documents(path):
         for series in document.get("tests" if is_ours else "measurements") or []:
-            # Old nccl-tests do not say which of them they are.
+            # Old nccl-tests do not print their name.
             if series.get("testcase") not in (test, None):
                 continue
             for point in series.get("points") or []:
@@ -120,7 +119,7 @@ def pair_name(row, col, is_matrix):
 
 
 class Report:
-    """What was found: rows of the table, and what is wrong."""
+    """Results: rows of the table, and errors."""
 
     def __init__(self, folder, limit):
         self.folder = folder
@@ -171,12 +170,12 @@ class Report:
                 parsed = pathlib.Path(yours["file"]).with_suffix(".parsed.json")
                 others, other_unit = theirs(self.folder / parsed, test)
                 if not others:
-                    self.note(f"nvbandwidth said nothing of {test} (exit code {yours['code']})")
+                    self.note(f"nvbandwidth reported nothing for {test} (exit code {yours['code']})")
             if unit and other_unit and unit != other_unit:
                 self.wrong.append(f"{test}: ours is in {unit}, theirs in {other_unit}")
                 continue
             if mine and mine["code"] != 0:
-                self.wrong.append(f"{test}: our probe ended with {mine['code']}: {problems(self.folder / mine['file'])}")
+                self.wrong.append(f"{test}: the native probe ended with {mine['code']}: {problems(self.folder / mine['file'])}")
             is_matrix = len({row for row, _ in cells | others}) > 1
             for at in sorted(cells | others, key=lambda at: [(len(part), part) for part in at]):
                 self.add(
@@ -218,12 +217,12 @@ class Report:
             )
 
     def unmet(self, run, test):
-        """A collective that did not work: NCCL may be missing, which is told."""
-        said = problems(self.folder / run["file"])
-        if "no-nccl" in said or "nccl-missing" in said or "libnccl" in said:
-            self.note(f"{test}: {said}")
+        """A collective that did not work: NCCL may be missing, which is reported."""
+        found_problems = problems(self.folder / run["file"])
+        if "no-nccl" in found_problems or "nccl-missing" in found_problems or "libnccl" in found_problems:
+            self.note(f"{test}: {found_problems}")
         else:
-            self.wrong.append(f"{test}: our probe ended with {run['code']}: {said}")
+            self.wrong.append(f"{test}: the native probe ended with {run['code']}: {found_problems}")
 
     def facts(self):
         run = self.of("facts").get("facts", {}).get("ours")
@@ -246,7 +245,7 @@ class Report:
         self.wrong.extend(f"facts: {gap}" for gap in gaps)
 
     def around(self):
-        """What NVML said around the copies, and whether PCIe was at its best."""
+        """NVML's report around the copies, and the PCIe link under load."""
         maxima = {}
         for facts in documents(self.folder / "facts.json")[:1]:
             for gpu in facts.get("gpus") or []:
@@ -256,19 +255,19 @@ class Report:
                 around = document.get("around") or {}
                 for gpu in around.get("gpus") or []:
                     load = gpu.get("under_load") or {}
-                    said = []
+                    remarks = []
                     most = maxima.get(gpu["index"])
                     if most and load.get("pcie_generation") and load["pcie_generation"] < most:
-                        said.append(f"PCIe generation {load['pcie_generation']} of {most} under load")
-                    said += [f"clocks held down by: {why}" for why in load.get("throttled") or []]
+                        remarks.append(f"PCIe generation {load['pcie_generation']} of {most} under load")
+                    remarks += [f"clocks limited by: {why}" for why in load.get("throttled") or []]
                     if gpu.get("link_errors"):
-                        said.append(f"link errors grew: {gpu['link_errors']}")
+                        remarks.append(f"link errors grew: {gpu['link_errors']}")
                     if gpu.get("pcie_replays"):
-                        said.append(f"{gpu['pcie_replays']} PCIe replays")
+                        remarks.append(f"{gpu['pcie_replays']} PCIe replays")
                     if gpu.get("others"):
-                        said.append(f"others compute on it: {gpu['others']}")
-                    if said:
-                        self.note(f"{test}: GPU {gpu['index']}: " + ", ".join(said))
+                        remarks.append(f"others compute on it: {gpu['others']}")
+                    if remarks:
+                        self.note(f"{test}: GPU {gpu['index']}: " + ", ".join(remarks))
 
     def faults(self):
         for name, sides in self.of("fault").items():
@@ -276,15 +275,15 @@ class Report:
             path = self.folder / run["file"]
             classes, codes = FAULTS[name]
             found = documents(path)
-            said = {problem.get("class") for document in found for problem in document.get("problems") or []}
+            reported = {problem.get("class") for document in found for problem in document.get("problems") or []}
             if classes == "around":
-                is_told = any((document.get("around") or {}).get("missing") for document in found)
+                is_reported = any((document.get("around") or {}).get("missing") for document in found)
             else:
-                is_told = bool(said) if classes is None else bool(said & set(classes))
-            is_well = is_told and run["code"] in codes
+                is_reported = bool(reported) if classes is None else bool(reported & set(classes))
+            is_well = is_reported and run["code"] in codes
             print(
                 f"fault {name}: exit code {run['code']}, "
-                + (", ".join(sorted(filter(None, said))) or "no problem")
+                + (", ".join(sorted(filter(None, reported))) or "no problem")
                 + f", {run['seconds']:.1f} s: "
                 + ("reported" if is_well else "NOT REPORTED")
             )
@@ -296,8 +295,8 @@ class Report:
             for name, sides in self.of(kind).items():
                 run = sides["ours"]
                 print(f"{'node probe ' if kind != 'doctor' else ''}{name}: exit code {run['code']}, {run['seconds']:.1f} s")
-                # 4 is a part that could not be measured here, told with its reason; that
-                # a machine lacks something is no fault of the probes.
+                # 4 is a part that could not be measured here, reported with its reason; a missing
+                # part of the machine is not a fault of the probes.
                 if kind != "doctor" and run["code"] not in (0, 4):
                     self.wrong.append(f"{name} ended with {run['code']}")
 
@@ -329,7 +328,7 @@ class Report:
         for test, rows in by_test.items():
             left_out = 0
             if len(rows) > SHOWN:
-                # Those that differ most say most.
+                # The largest differences are the most informative.
                 rows = sorted(rows, key=lambda row: -abs((row[5] or 1) - 1))
                 left_out = len(rows) - SHOWN
                 rows = rows[:SHOWN]
@@ -359,7 +358,7 @@ class Report:
 
 
 def problems(path):
-    """What a document of ours says went wrong, in short."""
+    """A short form of the problems in a document of the native probes."""
     found = [
         f"{problem.get('class')}: {problem.get('detail')}"
         for document in documents(path)
@@ -369,11 +368,11 @@ def problems(path):
         return "; ".join(found[:3])
     stderr = path.with_name(path.name + ".stderr")
     lines = stderr.read_text(errors="replace").strip().splitlines() if stderr.exists() else []
-    return lines[-1] if lines else "it says no problem"
+    return lines[-1] if lines else "no problem is reported"
 
 
 def report(folder, limit):
-    """Prints everything; whether all is well."""
+    """Prints everything; true if there is no error."""
     found = Report(folder, limit)
     found.copies()
     found.collectives()

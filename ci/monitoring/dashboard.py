@@ -1,9 +1,9 @@
-"""Holds dashboard.json against itself, and writes its expressions as rules for promtool.
+"""Checks the consistency of dashboard.json, and writes its expressions as rules for promtool.
 
     dashboard.py FOLDER RULES
 
-Also sees to it that alerts_test.yml has, for every rule of alerts.yml, a case in which
-it fires and one in which it does not. No parser of YAML is needed: both files have one
+Also checks that alerts_test.yml has, for every rule of alerts.yml, a case in which it
+fires and one in which it does not. No parser of YAML is needed: both files have one
 rule or case a line.
 """
 import json

@@ -1,4 +1,4 @@
-"""Asks the programs of the lab one question; exits with 0 where the answer is yes."""
+"""Checks one condition on the programs of the lab; exits with 0 if it holds."""
 import json
 import sys
 import urllib.request

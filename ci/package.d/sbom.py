@@ -25,7 +25,7 @@ def main():
     nodes = {n["id"]: n for n in metadata["resolve"]["nodes"]}
     root = metadata["resolve"]["root"]
 
-    # What is linked, and what builds it; what only tests use is not shipped.
+    # Linked crates, and those that build them; crates for tests only are not shipped.
     def used(node):
         return sorted({d["pkg"] for d in node["deps"]
                        if any(kind["kind"] in (None, "build") for kind in d["dep_kinds"])})

@@ -4,15 +4,15 @@
 
 RUN is a program that runs its arguments inside that machine, as root. Of PAGE, every
 command of its `sh` blocks is run, in order and as written, and must end with the exit
-code that stands behind it (`# exit code 3`; 0 where none does); a here-document belongs
-to its command. The rest stands in comments of the page that a reader does not see:
+code of its comment (`# exit code 3`; by default 0); a here-document belongs to its
+command. The rest is in comments of the page that a reader does not see:
 
-    <!-- see: WHAT ARGUMENTS -->   what must be seen now, each a function below
-    <!-- lab: COMMAND -->          what only simulated machines need, or have happen to them
-    <!-- shell: COMMAND -->        where commands are typed from here on; the page must show it too
+    <!-- see: WHAT ARGUMENTS -->   a condition that must hold now, each a function below
+    <!-- lab: COMMAND -->          a step or an event of simulated machines only
+    <!-- shell: COMMAND -->        the shell of the commands from here on; the page must show it too
     <!-- follow: PAGE HEADING -->  the commands of that page below that heading
 
-Ends with 1 at the first thing that is not as the page says. It must run in the network
+Ends with 1 at the first difference from the page. It must run in the network
 of that machine, where it also is the receiver of alerts, on port 9095.
 """
 
@@ -40,11 +40,11 @@ PATIENCE_S = 240
 
 
 class NotAsSaid(Exception):
-    """Something is not as the page says."""
+    """A difference from the page."""
 
 
 def steps(page, only=None):
-    """Commands and comments, in the order of the page, each with where it stands."""
+    """Commands and comments, in the order of the page, each with its line."""
     text = page.read_text()
     lines = text.split("\n")
     at, inside, heading = 0, False, ""
@@ -83,7 +83,7 @@ def steps(page, only=None):
 
 
 class Machine:
-    """The machine inside, and what is remembered of it from one look to the next."""
+    """The machine inside, and its state between two checks."""
 
     def __init__(self, run):
         self.run = run
@@ -101,7 +101,7 @@ class Machine:
         return self.ask("systemctl", "show", "--property", name, "--value", unit)
 
     def entries(self, unit):
-        """What the journal has of a unit, from where it was last looked at."""
+        """New entries of a unit in the journal since the last check."""
         after = ["--after-cursor", self.cursor] if self.cursor else []
         text = self.ask("journalctl", "--no-pager", "--output", "json", "--unit", unit, *after)
         return [json.loads(line) for line in text.split("\n") if line]
@@ -119,7 +119,7 @@ def query(path, **values):
 
 
 def until(what, look, patience=PATIENCE_S):
-    """What `look` says as soon as it is anything, asked again and again."""
+    """The first result of `look`, which is called repeatedly."""
     begun, last = time.monotonic(), ""
     while time.monotonic() - begun < patience:
         try:
@@ -145,7 +145,7 @@ def nothing_enabled(machine):
 
 
 def audit_ended(machine, code):
-    """As systemd's journal tells it: a unit that ended well and that no unit references is forgotten by `systemctl show`."""
+    """By systemd's journal: `systemctl show` forgets a unit that ended well and that no unit references."""
     def look():
         entries = machine.entries(UNIT)
         ended = [it for it in entries if it.get("JOB_TYPE") == "start" and it.get("JOB_RESULT")]
@@ -163,13 +163,13 @@ def audit_ended(machine, code):
 
 
 def timer_fired(machine, code):
-    said = audit_ended(machine, code)
-    # Read behind the end of the audit: a reload of the timer may have fired it once more before.
+    ended = audit_ended(machine, code)
+    # Read after the end of the audit: a reload of the timer may have fired it once more before.
     at = machine.shown(TIMER, "LastTriggerUSec")
     if at in ("", machine.triggered):
         raise NotAsSaid(f"an audit ended that the timer did not start; it fired last at {at!r}")
     machine.triggered = at
-    return f"the timer fired by itself, {at}; {said}"
+    return f"the timer fired by itself, {at}; {ended}"
 
 
 def textfile(machine, verdict, count):
@@ -224,16 +224,16 @@ def firing(_machine, name, node):
     return f"{name} fires: {found[0]['annotations']['description']}"
 
 
-def told(machine, name, node, status):
+def alerted(machine, name, node, status):
     def look():
         return [a for a in machine.alerts if (a["labels"]["alertname"], a["labels"].get("node"), a["status"]) == (name, node, status)]
 
     found = until(f"{name} of {node} {status} at the receiver", look)
-    return f"the receiver was told by Alertmanager: {found[0]['status']}: {found[0]['annotations']['summary']}"
+    return f"the receiver got an alert from Alertmanager: {found[0]['status']}: {found[0]['annotations']['summary']}"
 
 
 def dashboard(machine, *without):
-    """Every query answers, and with data but where all it asks for is named: `leading`, `certificate*`."""
+    """Every query answers, and with data unless all its metrics are listed: `leading`, `certificate*`."""
     board = json.loads(machine.ask("cat", "/usr/share/fabricgate/dashboard.json"))
     targets = [(panel["title"], target["expr"].replace("$domain", ".*")) for panel in board["panels"] for target in panel.get("targets", [])]
 
@@ -263,7 +263,7 @@ def nightly(machine):
 
 
 def drained(machine, count, *nodes):
-    """Nodes that Slurm has drained with a reason of ours."""
+    """Nodes that Slurm has drained with a reason of fabricgate's."""
     lines = machine.ask("sinfo", "--noheader", "--Node", "--partition", "main", "--states", "drain", "--Format", "NodeList:30,Reason:120").split("\n")
     found = dict(line.split(maxsplit=1) for line in lines if line.strip())
     if len(found) != int(count) or set(found) != set(nodes) or any(not it.startswith("fabricgate:") for it in found.values()):
@@ -277,11 +277,11 @@ def watch(path):
 
 
 def watching(machine):
-    said = until("the watch at work", lambda: watch("/readyz"))
+    ready = until("the watch at work", lambda: watch("/readyz"))
     active, restarts = machine.shown("fabricgate-watch.service", "ActiveState"), machine.shown("fabricgate-watch.service", "NRestarts")
     if (active, restarts) != ("active", "0"):
         raise NotAsSaid(f"fabricgate-watch.service is {active} after {restarts} restarts")
-    return f"the watch is active, /readyz says {said.strip()!r}"
+    return f"the watch is active, /readyz answers {ready.strip()!r}"
 
 
 def certified(_machine, count):
@@ -290,7 +290,7 @@ def certified(_machine, count):
 
 
 SEEN = {function.__name__.replace("_", "-"): function for function in
-        (nothing_enabled, audit_ended, timer_fired, textfile, history, scraped, no_alert, firing, told, dashboard,
+        (nothing_enabled, audit_ended, timer_fired, textfile, history, scraped, no_alert, firing, alerted, dashboard,
          nightly, drained, watching, certified)}
 
 
@@ -298,7 +298,7 @@ SEEN = {function.__name__.replace("_", "-"): function for function in
 
 
 def receive(machine):
-    """Takes what Alertmanager tells, as a receiver of its webhooks."""
+    """Receives Alertmanager's webhooks."""
 
     class Receiver(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -327,15 +327,15 @@ def main(run, page):
         if kind == "see":
             word, *arguments = what.split()
             try:
-                said = SEEN[word](machine, *arguments)
+                result = SEEN[word](machine, *arguments)
             except NotAsSaid as error:
                 raise NotAsSaid(f"{place}: {error}") from error
             seen += 1
-            print(f"stranger:   seen: {said}", flush=True)
+            print(f"stranger:   seen: {result}", flush=True)
             continue
         code = re.search(r"# exit code (\d+)$", what.split("\n")[0])
         expected = int(code.group(1)) if code else 0
-        # What is typed into a shell, and not a word of its command line: a here-document too.
+        # Input of a shell other than a command line: a here-document too.
         inner = shell if kind == "run" else "bash"
         ran = subprocess.run([run, "sh", "-c", f"cd /root && {inner}"], capture_output=True, text=True, timeout=900, input=what + "\n")
         if ran.returncode != expected:

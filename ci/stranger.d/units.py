@@ -1,5 +1,5 @@
 """Starts, stops, kills and removes the units of the package under the systemd of the
-machine that ci/stranger has booted, and looks at what becomes of them.
+machine that ci/stranger has booted, and checks the results.
 
     units.py RUN audit|watch
 
@@ -68,7 +68,7 @@ def seen(what):
 
 
 def fails(machine, unit, status, words, action="start"):
-    """The unit fails with this status, says these words, and is not started again."""
+    """The unit fails with this status, logs these words, and is not restarted."""
     mark = machine.mark()
     machine.ask("systemctl", action, unit, codes=None)
     until(f"{unit} failing", lambda: machine.shown(unit, "ActiveState") == ("failed",))
@@ -111,11 +111,11 @@ def audit(machine):
     # A folder that the sandbox does not let it write to.
     configure(machine, SITE % "/etc/fabricgate/runs")
     fails(machine, AUDIT, "5/NOTINSTALLED", "Read-only file system")
-    # A watch has to ask a scheduler, and a simulated fabric is none.
+    # A watch needs a scheduler, and a simulated fabric is not one.
     configure(machine, SITE % "/var/lib/fabricgate/runs")
     fails(machine, WATCH, "2/INVALIDARGUMENT", "[gate]")
 
-    # Ended in the middle: what was measured is kept, and the run says that it was ended.
+    # Ended in the middle: measurements are kept, and the run records that it was ended.
     mark = machine.mark()
     machine.ask("systemctl", "start", "--no-block", AUDIT)
     until("the first results", lambda: machine.shell("cat /var/lib/fabricgate/runs/*/results.jsonl 2>/dev/null | head -n 40 | wc -l", codes=None) == "40")
@@ -123,7 +123,7 @@ def audit(machine):
     machine.ask("systemctl", "stop", AUDIT)
     took = time.monotonic() - begun
     run = json.loads(machine.shell("cat /var/lib/fabricgate/runs/*/run.json"))
-    hold(run["state"] == "partial", f"the run that was stopped says {run['state']}")
+    hold(run["state"] == "partial", f"the state of the stopped run is {run['state']}")
     hold("SIGKILL" not in machine.since(mark, AUDIT), "the audit had to be killed")
     left = machine.ask("systemctl", "show", "--property", "ControlGroup", "--value", AUDIT)
     hold(not left, f"something is left in {left}")
@@ -131,7 +131,7 @@ def audit(machine):
     machine.ask("systemctl", "reset-failed", AUDIT, codes=None)
     machine.shell("rm -r /var/lib/fabricgate/runs/*")
 
-    # No other user may read what it wrote, and it wrote as its own user.
+    # No other user may read its files, and it wrote as its own user.
     machine.ask("systemctl", "start", AUDIT)
     owners = set(machine.shell("find /var/lib/fabricgate -printf '%u:%g\\n'").split("\n"))
     hold(owners == {"fabricgate:fabricgate"}, f"/var/lib/fabricgate has files of {owners}")
@@ -139,7 +139,7 @@ def audit(machine):
     hold(not others, f"everybody may look into {others}")
     seen(f"{AUDIT}: a pass; all it wrote is its user's, and no other user may read it")
 
-    # Installed over itself, the timer goes on; removed, nothing is left of it.
+    # Reinstalled, the timer continues; removed, nothing of it is left.
     machine.ask("systemctl", "enable", "--now", TIMER)
     machine.shell("cd /root && dpkg -i fabricgate_*.deb >/dev/null 2>&1")
     hold(machine.shown(TIMER, "ActiveState", "UnitFileState", "NeedDaemonReload") == ("active", "enabled", "no"),
@@ -173,7 +173,7 @@ def watch(machine):
          f"stopped, the watch is {machine.shown(WATCH, 'ActiveState', 'Result')}:\n{machine.since(mark, WATCH)}")
     hold(machine.ask("squeue", "--noheader") == "", "jobs are left in Slurm")
     seen(f"{WATCH}: stopped within {took:.1f} s with success, no job is left: {machine.since(mark, WATCH).splitlines()[-1]}")
-    # A mistake in the configuration does not go away by trying again.
+    # Retrying does not fix a mistake in the configuration.
     machine.shell(f"cp {CONFIG} /root/kept && echo 'typo = 1' >>{CONFIG}")
     fails(machine, WATCH, "2/INVALIDARGUMENT", "typo")
     machine.shell(f"cat /root/kept >{CONFIG}")

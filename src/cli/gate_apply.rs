@@ -188,7 +188,7 @@ pub fn run_gate(
     }
     if let Some(tripped) = &outcome.journal_state.breaker {
         note(&format!(
-            "the breaker tripped at {} ({}): nothing but releases until `fabricgate gate reset`",
+            "the breaker tripped at {} ({}): only releases until `fabricgate gate reset`",
             tripped.stamp.at, tripped.why
         ));
     }

@@ -1,4 +1,4 @@
-//! The command line: the shell around the stages. It opens files, reads the clock, prints, and
+//! The command line: the layer around the stages. It opens files, reads the clock, prints, and
 //! turns outcomes into exit codes. `commands` has a file per subcommand; the other modules are
 //! shared by several commands and import none of them.
 

@@ -3,7 +3,6 @@
 //!
 //! Only a test, in this crate because only `cli` has every document type. `tests/tidy/main.rs`
 //! checks that none is missing, and `tests/cli/answers` that documents match them.
-//! forgotten, `tests/tidy/main.rs` watches; that documents keep to them, `tests/cli/answers`.
 
 use std::fs;
 use std::path::Path;

@@ -168,7 +168,7 @@ impl<'de> Deserialize<'de> for OneWord {
         let is_word = |text: &str| {
             !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control())
         };
-        read_checked(from, is_word, "one word").map(Self)
+        read_checked(from, is_word, "one argument").map(Self)
     }
 }
 

@@ -36,8 +36,8 @@ impl CertificatesConfig {
             && self.key.is_none()
             && self.public_keys.is_empty()
         {
-            let message = "require_signature without a key: no certificate would count, expected \
-                           key = \"FILE\" or public_keys = [\"FILE\"]";
+            let message = "require_signature without a key: no certificate would be accepted, \
+                           expected key = \"FILE\" or public_keys = [\"FILE\"]";
             return Err((required.span().start, message.to_owned()));
         }
         Ok(Self {

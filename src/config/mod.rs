@@ -125,7 +125,7 @@ struct ConfigFile {
 
 /// One file with claims, or several.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "expected the name of a file with claims, or a list of names")]
+#[serde(untagged, expecting = "expected the path of a claims file, or a list of paths")]
 enum ClaimsFiles {
     /// One file.
     One(PathBuf),
@@ -198,7 +198,11 @@ impl ProbesSection {
                 return Err((at, format!("unknown probe {name:?}, expected one of: {known}")));
             };
             if probes.iter().any(|known| known.name == probe.name) {
-                let message = format!("probe {:?} is named twice; see readings", probe.name);
+                let message = format!(
+                    "duplicate probe {:?}; for several readings see \
+                     probes.readings",
+                    probe.name
+                );
                 return Err((at, message));
             }
             probes.push(probe.clone());
@@ -384,7 +388,7 @@ pub(crate) fn parse(
         (true, Launcher::Sim { scenario, .. }) => ClaimsSource::Scenario(scenario.clone()),
         (true, Launcher::Replay { run }) => ClaimsSource::Run(run.clone()),
         (true, _) => {
-            let message = "claims is missing, expected the name of a claims file, or [sources]";
+            let message = "claims is missing, expected the path of a claims file, or [sources]";
             return Err(mistake((0, message.to_owned())));
         }
     };

@@ -115,7 +115,7 @@ pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySetting
         let name_at = receiver.name.span().start;
         let target = parse_target(receiver, at, base)?;
         if targets.iter().any(|it| it.name == target.name) {
-            return Err((name_at, format!("name {:?} is given twice", target.name)));
+            return Err((name_at, format!("duplicate name {:?}", target.name)));
         }
         targets.push(target);
     }
@@ -134,7 +134,7 @@ fn parse_target(
 ) -> Result<NotifyTarget, ConfigMistake> {
     let name = receiver.name.into_inner();
     if name.is_empty() || name.contains(char::is_control) {
-        return Err((at, format!("name {name:?}, expected a word")));
+        return Err((at, format!("name {name:?}, expected a name without blanks")));
     }
     let file = receiver.url_file.map(|file| SecretSource::File(base.join(file)));
     for name in [&receiver.url_env, &receiver.bearer_env].into_iter().flatten() {
@@ -236,6 +236,6 @@ mod tests {
             assert!(said.contains(expected) && !said.contains("secret"), "{rest}: {said}");
         }
         let twice = "[[target]]\nname = \"a\"\nkind = \"generic\"\nurl_env = \"A\"\n".repeat(2);
-        assert!(read(&twice).expect_err("twice").contains("given twice"));
+        assert!(read(&twice).expect_err("twice").contains("duplicate name"));
     }
 }

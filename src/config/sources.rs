@@ -175,7 +175,7 @@ impl SourcesSection {
             once.sort();
             once.dedup();
             if once.len() < wanted.order.len() {
-                return Err((at, "order: a family is named twice".to_owned()));
+                return Err((at, "order: a duplicate family".to_owned()));
             }
         }
         if let Some(slurm) = self.slurm {

@@ -143,7 +143,10 @@ fn mistakes_are_named_with_line_and_column() {
     let said = slurm("time_limit = \"soon\"");
     assert!(said.starts_with("f.toml:4:14: time_limit: \"soon\", expected minutes"), "{said}");
     assert!(slurm("srun = []").starts_with("f.toml:4:8: srun: empty, expected a program"));
-    assert_eq!(slurm("partition = \"a b\""), "f.toml:4:13: partition: \"a b\", expected one word");
+    assert_eq!(
+        slurm("partition = \"a b\""),
+        "f.toml:4:13: partition: \"a b\", expected one argument"
+    );
     assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s: -1"));
     let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
     assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");

@@ -254,8 +254,8 @@ impl WatchConfig {
             gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
         if let Some(lease) = &self.lease {
             if !on_kubernetes {
-                let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the \
-                               lock of the state folder makes one instance";
+                let message = "lease: only for [gate] through = \"kubernetes\"; elsewhere the lock \
+                               of the state folder ensures a single instance";
                 return Err((lease.span().start, message.to_owned()));
             }
             lease.get_ref().check()?;
@@ -266,15 +266,15 @@ impl WatchConfig {
         }
         let profiles = &self.profiles;
         if *profiles.repaired.get_ref() == WatchProfile::Admit {
-            let message = "repaired = \"admit\": only whole runs give a node back, expected \
+            let message = "repaired = \"admit\": only full runs release a node, expected \
                            \"recertify\", \"burn-in\" or \"off\"";
             return Err((profiles.repaired.span().start, message.to_owned()));
         }
         if *self.expired.get_ref() == ExpiredMarkAction::Taint
             && profiles.unverified == WatchProfile::Off
         {
-            let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would \
-                           ever take the taint away again";
+            let message = "expired = \"taint\" with profiles.unverified = \"off\": the taint \
+                           would never be removed";
             return Err((self.expired.span().start, message.to_owned()));
         }
         self.check_renewal(policy)?;
@@ -394,9 +394,9 @@ mod tests {
     #[test]
     fn keys_that_exclude_each_other_are_a_mistake_with_its_place() {
         for (text, at, expected) in [
-            ("[lease]\n", 0, "lease: only [gate]"),
+            ("[lease]\n", 0, "lease: only for [gate]"),
             ("[backoff]\nmost_s = 9", 19, "most_s is less than first_s"),
-            ("[profiles]\nrepaired = \"admit\"", 22, "repaired = \"admit\": only whole runs"),
+            ("[profiles]\nrepaired = \"admit\"", 22, "repaired = \"admit\": only full runs"),
             ("profiles.unverified = \"off\"\nexpired = \"taint\"", 38, "expired = \"taint\" with"),
         ] {
             let (place, message) = read(text, 7).expect_err(text);

@@ -163,12 +163,12 @@ impl FabricFacts {
             (
                 health.route_recovery,
                 HealthCondition::Yes,
-                "route recovery in progress (ask again later)",
+                "route recovery in progress (query again later)",
             ),
             (
                 health.access_timeout_recovery,
                 HealthCondition::Yes,
-                "access time-out recovery in progress (ask again later)",
+                "access timeout recovery in progress (query again later)",
             ),
             (health.partition_assigned, HealthCondition::No, "no partition assigned"),
         ];

@@ -64,7 +64,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
         });
         let room = (MAX_NAMES - names.len()) as u64;
         if count.is_none_or(|count| room < count) {
-            return error(start, format!("stands for more than {MAX_NAMES} names"));
+            return error(start, format!("expands to more than {MAX_NAMES} names"));
         }
         let first = names.len();
         names.push(String::new());
@@ -450,7 +450,8 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics_and_every_error_points_inside(list in "[a-b0-9\\[\\],:. -]{0,24}|\\PC{0,12}") {
+        fn no_text_panics_and_every_error_points_inside(list in "[a-b0-9\\[\\],:. \
+             -]{0,24}|\\PC{0,12}") {
             match expand(&list) {
                 Ok(names) => prop_assert!(!names.is_empty() && names.len() <= MAX_NAMES),
                 Err(error) => prop_assert!(error.offset <= list.len()),

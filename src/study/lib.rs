@@ -45,7 +45,9 @@ const READINGS: [u32; 2] = [1, 5];
 /// Result of one point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StudyPoint {
+    /// The fleet and its measurement.
     pub setting: StudySetting,
+    /// The counts of this setting.
     pub scheme: StudyTally,
     /// Scores of the simpler rules, in the order of [`BASELINES`].
     pub baselines: [StudyTally; 5],

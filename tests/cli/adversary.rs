@@ -1,9 +1,9 @@
-//! What somebody hostile hands to fabricgate, given to the program itself: a node
-//! that prints what it likes, a label, a run folder of a stranger, a server that is
-//! not who it says. One module per door.
+//! Hostile input, given to the program itself: a node that prints arbitrary output, a label, a
+//! run folder from an untrusted source, a server with a wrong certificate. One module per entry
+//! point.
 //!
-//! Each test attacks and then looks at everything that came out: standard output,
-//! standard error, files, arguments and environments of what was started.
+//! Each test attacks and then inspects all output: standard output, standard error, files, and
+//! the arguments and environments of the programs that were started.
 
 mod bombs;
 mod counts;

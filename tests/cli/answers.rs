@@ -1,5 +1,4 @@
-//! What commands answer, whichever way: to programs, into pipes that are
-//! closed, onto disks that are full.
+//! Output of commands in all forms: to programs, into closed pipes, onto full disks.
 
 mod measured;
 mod schemas;
@@ -23,7 +22,7 @@ fn answer(words: &[&str]) -> Output {
     fabricgate(words).output().expect("fabricgate runs")
 }
 
-fn told(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -38,13 +37,13 @@ fn a_full_disk_is_the_environment_and_no_bug() {
     ] {
         let full = File::options().write(true).open("/dev/full").expect("Linux has one");
         let output = fabricgate(words).stdout(full).output().expect("fabricgate runs");
-        assert_eq!(output.status.code(), Some(5), "{words:?}: {}", told(&output));
-        assert!(told(&output).contains("standard output cannot be written"), "{words:?}");
+        assert_eq!(output.status.code(), Some(5), "{words:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("standard output cannot be written"), "{words:?}");
     }
 }
 
 #[test]
-fn an_error_that_nobody_can_be_told_has_its_exit_code_all_the_same() {
+fn an_error_without_a_writable_stderr_still_has_its_exit_code() {
     for (words, code) in [
         (&["parse", "nowhere.txt"][..], 5),
         (&["thresholds", "show", "nothing"], 2),
@@ -61,7 +60,7 @@ fn verdicts_on_names_that_steer_a_terminal_steer_none() {
     let scratch = tempfile::tempdir().expect("a folder");
     let node = scratch.path().join("nodes/n1");
     std::fs::create_dir_all(&node).expect("a folder");
-    // An output that stops right away: its file is named in what is not known.
+    // An output that stops early: the unknown part names its file.
     let text = "nvbandwidth Version: v0.8\nRunning device_to_device\n";
     std::fs::write(node.join("\u{202e}\u{9b}31m.txt"), text).expect("written");
     let folder = scratch.path().to_str().expect("utf-8");
@@ -74,20 +73,20 @@ fn verdicts_on_names_that_steer_a_terminal_steer_none() {
 }
 
 #[test]
-fn a_form_and_json_at_once_are_a_usage_error() {
+fn a_form_together_with_json_is_a_usage_error() {
     let output = answer(&["report", "nowhere", "--format", "csv", "--json"]);
-    assert_eq!(output.status.code(), Some(2), "{}", told(&output));
-    assert!(told(&output).contains("--format"), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--format"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_recording_tells_programs_where_it_is() {
+fn a_recording_gives_programs_its_path() {
     let scratch = tempfile::tempdir().expect("a folder");
     let folder = scratch.path().join("rack");
     let folder = folder.to_str().expect("utf-8");
     let output = answer(&["sim", "record", "examples/rack-lost-link.toml", folder, "--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    assert_eq!(told(&output), "");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");
     assert_eq!(document["format"], "fabricgate.sim-record/1");
     for file in document["files"].as_array().expect("a list") {
@@ -100,7 +99,7 @@ fn a_recording_tells_programs_where_it_is() {
 #[test]
 fn a_configuration_that_ships_can_be_planned_from() {
     let output = answer(&["plan", "burn-in", "--config", "examples/audit/fabricgate.toml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = String::from_utf8_lossy(&output.stdout);
     for part in ["burn-in: ", "stage 5 ib-write-bw: ", "stage 5 nvbandwidth-pair: "] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -110,7 +109,7 @@ fn a_configuration_that_ships_can_be_planned_from() {
 #[test]
 fn the_configuration_in_the_readme_is_one() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
-    // Quoted blocks are indented by four; the two files are told by their first line.
+    // Quoted blocks are indented by four; the first line identifies each of the two files.
     let block = |first: &str| -> String {
         let lines = readme.lines().skip_while(|line| !line.starts_with(first));
         let inside = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
@@ -130,6 +129,6 @@ fn the_configuration_in_the_readme_is_one() {
     let config = scratch.path().join("fabricgate.toml");
     let config = config.to_str().expect("utf-8");
     let output = answer(&["plan", "burn-in", "--config", config]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("stage 2 nvbandwidth-lane: "));
 }

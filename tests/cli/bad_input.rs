@@ -115,14 +115,14 @@ fn parse_goes_on(place: &Place, bad: &Path) -> Output {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named_and_the_rest_is_parsed() {
+fn a_missing_file_is_named_and_the_rest_is_parsed() {
     let place = Place::new();
     let stderr = stderr(&parse_goes_on(&place, &place.path("absent.txt")));
     assert!(stderr.contains("No such file"), "{stderr}");
 }
 
 #[test]
-fn a_file_that_may_not_be_read_is_named_and_the_rest_is_parsed() {
+fn an_unreadable_file_is_named_and_the_rest_is_parsed() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     let secret = place.put("secret.txt", b"x");
@@ -139,14 +139,14 @@ fn a_file_that_may_not_be_read_is_named_and_the_rest_is_parsed() {
 }
 
 #[test]
-fn a_directory_is_no_file_to_parse() {
+fn a_directory_is_not_parsed() {
     let place = Place::new();
     let stderr = stderr(&parse_goes_on(&place, &place.path("rec")));
     assert!(stderr.contains("is a directory"), "{stderr}");
 }
 
 #[test]
-fn two_gigabytes_of_nothing_are_refused_at_once() {
+fn two_gigabytes_of_zeroes_are_refused_immediately() {
     let place = Place::new();
     let huge = place.path("huge.txt");
     File::create(&huge).and_then(|file| file.set_len(2 << 30)).expect("a sparse file");
@@ -187,7 +187,7 @@ fn empty_and_binary_files_and_devices_are_unrecognised() {
 }
 
 #[test]
-fn a_byte_that_is_no_text_costs_its_number_and_nothing_else() {
+fn an_invalid_byte_costs_only_its_number() {
     let place = Place::new();
     let text = fs::read(place.good()).expect("readable");
     let at = text.windows(3).position(|w| w == b"N/A").expect("a diagonal");
@@ -200,7 +200,7 @@ fn a_byte_that_is_no_text_costs_its_number_and_nothing_else() {
 }
 
 #[test]
-fn json_that_ends_early_keeps_what_was_whole() {
+fn truncated_json_keeps_its_complete_part() {
     let place = Place::new();
     let text = MACHINES.replace("[tools]\n", "[tools]\nnvbandwidth_format = \"json\"\n");
     let scenario = Scenario::parse(&text).expect("a good scenario");
@@ -215,7 +215,7 @@ fn json_that_ends_early_keeps_what_was_whole() {
 }
 
 #[test]
-fn a_pipe_that_somebody_fills_is_read_to_its_end() {
+fn a_pipe_with_a_writer_is_read_to_its_end() {
     let place = Place::new();
     let text = fs::read(place.good()).expect("readable");
     let mut child = program()
@@ -252,7 +252,7 @@ fn a_file_that_vanished_leaves_its_node_unknown_and_the_others_judged() {
 }
 
 #[test]
-fn bad_files_among_good_ones_cost_only_what_they_would_have_said() {
+fn bad_files_among_good_ones_cost_only_their_own_readings() {
     let place = Place::new();
     place.put("rec/nodes/box1/core", b"\x7fELF\x00\x00\x00\x01");
     place.put("rec/nodes/box2/nvidia-smi.txt", b"");
@@ -383,7 +383,7 @@ fn sweep_refused(config: &str, claims: &str, code: i32, names: &[&str]) {
 }
 
 #[test]
-fn an_unknown_key_is_refused_in_every_section_with_its_line_and_what_is_known() {
+fn an_unknown_key_is_refused_in_every_section_with_its_line_and_the_known_keys() {
     let refused = |rest: &str, names: &[&str]| {
         sweep_refused(&format!("{CONFIG}{rest}"), CLAIMS, 2, names);
     };
@@ -422,7 +422,7 @@ fn claims_that_contradict_themselves_are_refused_with_their_line() {
 }
 
 #[test]
-fn what_stands_in_for_nodes_must_be_there_before_a_run_begins() {
+fn a_stand_in_for_nodes_must_exist_before_a_run_begins() {
     let launcher = |kind: &str, rest: &str| format!("[launcher]\nkind = \"{kind}\"\n{rest}");
     let refused = |code: i32, config: &str, names: &[&str]| {
         for claims in ["", CONFIG] {
@@ -446,7 +446,7 @@ fn what_stands_in_for_nodes_must_be_there_before_a_run_begins() {
 }
 
 #[test]
-fn only_a_run_folder_can_be_gone_on_with() {
+fn only_a_run_folder_can_be_resumed() {
     let place = Place::new();
     refused(&place, &["audit", "--resume", "rec"], &["rec: not a run folder: run.json is missing"]);
     let output = place.run(&["audit", "--resume", "gone"]);
@@ -457,7 +457,7 @@ fn only_a_run_folder_can_be_gone_on_with() {
 }
 
 #[test]
-fn a_place_where_no_run_can_be_written_is_the_environment() {
+fn an_unwritable_run_folder_is_an_environment_error() {
     let place = Place::new();
     place.put("file", b"in the way");
     for place_of_runs in ["file", "file/runs", "/proc/runs"] {

@@ -14,7 +14,7 @@ fn binary() -> Command {
     Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
 }
 
-/// One run for all tests: a GPU of one of several servers lost a link.
+/// One run for all tests: a GPU of one of several servers has lost a link.
 fn run() -> &'static Path {
     static RUN: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, run) = RUN.get_or_init(|| {
@@ -34,8 +34,8 @@ fn run() -> &'static Path {
     run
 }
 
-/// The program's answer: standard output and error, and its code.
-fn told(args: &[&str], code: i32) -> (String, String) {
+/// The program's standard output and standard error; it must end with this code.
+fn run_program(args: &[&str], code: i32) -> (String, String) {
     let ended = binary().args(args).assert().code(code).get_output().clone();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     (text(ended.stdout), text(ended.stderr))
@@ -50,7 +50,7 @@ fn unpacked(run: &Path, node: &str, more: &[&str], into: &Path) -> (PathBuf, Str
     let archive = into.join("bundle.tar.gz");
     let mut args = vec!["report", text(run), "--bundle", node, "--output", text(&archive)];
     args.extend(more);
-    told(&args, 0);
+    run_program(&args, 0);
     let listed = Command::new("tar").args(["-tvzf", text(&archive)]).assert().success();
     let listing = String::from_utf8(listed.get_output().stdout.clone()).expect("text");
     Command::new("tar").args(["-xzf", text(&archive), "-C", text(into)]).assert().success();
@@ -77,7 +77,7 @@ fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn tar_and_sha256sum_take_a_bundle_and_it_is_the_same_every_time() {
+fn tar_and_sha256sum_accept_a_bundle_and_it_is_the_same_every_time() {
     let dir = tempfile::tempdir().expect("a folder");
     let (folder, listing) = unpacked(run(), BAD, &[], dir.path());
     let checked = Command::new("sha256sum")
@@ -100,7 +100,7 @@ fn tar_and_sha256sum_take_a_bundle_and_it_is_the_same_every_time() {
 }
 
 #[test]
-fn a_bundle_holds_what_convicts_what_acquits_and_whose_hardware_it_is() {
+fn a_bundle_has_the_evidence_for_and_against_and_the_hardware() {
     let dir = tempfile::tempdir().expect("a folder");
     let (folder, _) = unpacked(run(), BAD, &[], dir.path());
     let read = |name: &str| fs::read_to_string(folder.join(name)).expect(name);
@@ -109,7 +109,7 @@ fn a_bundle_holds_what_convicts_what_acquits_and_whose_hardware_it_is() {
     assert_eq!(document["verdict"]["outcome"], "degraded");
     assert_eq!(document["against"][0]["locus"]["gpu"], 5);
 
-    // Every reading is of this node, and what convicts is of its fifth GPU.
+    // Every reading is of this node, and the blaming ones are of its fifth GPU.
     let matrix = read("matrix.csv");
     let rows: Vec<Vec<&str>> = matrix.lines().skip(1).map(|row| row.split(',').collect()).collect();
     assert!(rows.iter().all(|row| row[4] == BAD && row[6] == BAD), "{matrix}");
@@ -121,7 +121,7 @@ fn a_bundle_holds_what_convicts_what_acquits_and_whose_hardware_it_is() {
     assert_eq!(serials.lines().filter(|row| row.contains(",UUID,GPU-")).count(), 8);
     assert!(serials.contains("GPU 5,board serial,not known"), "{serials}");
 
-    // What the index calls packed is there, and belongs to this node alone.
+    // The index lists only files that are packed, and only this node's.
     let index = read("raw/index.csv");
     for row in index.lines().skip(1) {
         let name = row.split(',').next().expect("a field");
@@ -137,11 +137,11 @@ fn a_bundle_holds_what_convicts_what_acquits_and_whose_hardware_it_is() {
 }
 
 #[test]
-fn a_bundle_as_json_says_what_was_packed_and_nothing_else() {
+fn a_bundle_as_json_lists_only_the_packed_files() {
     let dir = tempfile::tempdir().expect("a folder");
     let archive = dir.path().join("x.tar.gz");
     let args = ["--json", "report", text(run()), "--bundle", BAD, "--output", text(&archive)];
-    let (stdout, stderr) = told(&args, 0);
+    let (stdout, stderr) = run_program(&args, 0);
     let document: Value = serde_json::from_str(&stdout).expect("one document");
     assert_eq!(
         (&document["format"], &document["outcome"]),
@@ -155,7 +155,7 @@ fn a_bundle_as_json_says_what_was_packed_and_nothing_else() {
 }
 
 #[test]
-fn a_node_that_passed_has_a_bundle_that_says_so() {
+fn a_passing_node_has_a_bundle_with_that_verdict() {
     let dir = tempfile::tempdir().expect("a folder");
     let (folder, _) = unpacked(run(), "hgx01", &[], dir.path());
     let page = fs::read_to_string(folder.join("report.html")).expect("a page");
@@ -166,9 +166,9 @@ fn a_node_that_passed_has_a_bundle_that_says_so() {
 
 #[test]
 fn an_unknown_node_is_refused_with_names_that_look_like_it() {
-    let (_, stderr) = told(&["report", text(run()), "--bundle", "hgx3"], 2);
-    assert!(stderr.contains("knows no such node") && stderr.contains(BAD), "{stderr}");
-    let (_, stderr) = told(&["report", text(run()), "--redact"], 2);
+    let (_, stderr) = run_program(&["report", text(run()), "--bundle", "hgx3"], 2);
+    assert!(stderr.contains("no such node in") && stderr.contains(BAD), "{stderr}");
+    let (_, stderr) = run_program(&["report", text(run()), "--redact"], 2);
     assert!(stderr.contains("--bundle"), "{stderr}");
 }
 
@@ -200,14 +200,14 @@ fn node_facts_bring_serial_numbers_and_those_of_another_node_do_not() {
     }
     assert!(!with(&line("hgx01")).contains("1650123"));
     fs::write(&facts, "{\"node\": 1}\n").expect("written");
-    let (_, stderr) = told(&["report", text(run()), "--bundle", BAD, "--facts", text(&facts)], 2);
+    let (_, stderr) =
+        run_program(&["report", text(run()), "--bundle", BAD, "--facts", text(&facts)], 2);
     assert!(
         stderr.contains("facts.json:1:") && stderr.contains("fabricgate.node-facts/1"),
         "{stderr}"
     );
 }
 
-/// A copy of the run that may be damaged.
 fn copied(into: &Path) -> PathBuf {
     let copy = into.join(run().file_name().expect("a name"));
     for (name, bytes) in files_below(run()) {
@@ -219,7 +219,7 @@ fn copied(into: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_damaged_run_gives_what_is_left_of_it_and_says_what_is_not() {
+fn a_damaged_run_gives_its_readable_part_and_reports_the_rest() {
     let dir = tempfile::tempdir().expect("a folder");
     let copy = copied(dir.path());
     fs::write(copy.join("verdicts.json"), "{\"format\": \"fabricgate.verdicts/9\"}")
@@ -241,10 +241,10 @@ fn a_damaged_run_gives_what_is_left_of_it_and_says_what_is_not() {
         .success();
 
     fs::write(copy.join("run.json"), "{").expect("written");
-    let (_, stderr) = told(&["report", text(&copy), "--bundle", BAD], 2);
+    let (_, stderr) = run_program(&["report", text(&copy), "--bundle", BAD], 2);
     assert!(stderr.contains("run.json:1:"), "{stderr}");
     let empty = tempfile::tempdir().expect("a folder");
-    let (_, stderr) = told(&["report", text(empty.path()), "--bundle", BAD], 2);
+    let (_, stderr) = run_program(&["report", text(empty.path()), "--bundle", BAD], 2);
     assert!(stderr.contains("no run folder"), "{stderr}");
 }
 

@@ -1,5 +1,5 @@
-//! `fabricgate capacity` from outside: what it reckons, what it takes from files
-//! and sources, what it refuses, and that its document quotes it.
+//! `fabricgate capacity` from outside: its calculation, its inputs from files and sources, its
+//! refusals, and its document, which quotes it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use assert_cmd::Command;
 use serde_json::Value;
 
-/// How long anything may take until it counts as hanging.
+/// Time after which a command counts as hanging.
 const HANG: Duration = Duration::from_secs(120);
 
 const BLOCKS: &str = "- topology: nvl\n  cluster_default: true\n  block:\n    block_sizes: [2]\n    blocks:\n\
@@ -19,7 +19,6 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs `fabricgate capacity` in this folder.
 fn capacity(folder: &Path, words: &[&str]) -> Output {
     Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
         .arg("capacity")
@@ -32,14 +31,14 @@ fn capacity(folder: &Path, words: &[&str]) -> Output {
         .expect("the program starts")
 }
 
-fn told(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The document that these words give, with this exit code.
+/// The document that these arguments print, with this exit code.
 fn document(folder: &Path, words: &[&str], code: i32) -> Value {
     let output = capacity(folder, &[&["--json"], words].concat());
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", told(&output));
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", stderr(&output));
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     assert_eq!(document["format"], "fabricgate.capacity/1");
     document
@@ -61,7 +60,7 @@ fn list(value: &Value, key: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_block_of_eighteen_is_what_is_reckoned_where_nothing_is_said() {
+fn a_block_of_eighteen_is_the_default() {
     let document = document(root(), &["--mix", "16=1"], 0);
     let block = &document["blocks"][0];
     assert_eq!((&block["nodes"], &block["out"]), (&18.into(), &0.into()));
@@ -90,7 +89,7 @@ fn options_reach_the_reckoning() {
 }
 
 #[test]
-fn what_no_option_says_is_as_the_policy_has_it() {
+fn unset_options_take_the_policys_values() {
     let folder = tempfile::tempdir().expect("a folder");
     let policy =
         "claims = \"c.toml\"\n[policy]\nexposed = 1.0\nunavailable = 0.03\nmix = { 16 = 1.0 }\n";
@@ -131,7 +130,7 @@ fn an_observation_counts_instead_of_chance() {
     assert!((outlook["all_up"].as_f64().expect("a chance") - 0.862).abs() < 1e-9);
     assert_eq!(outlook.get("crossings"), None);
 
-    // What docs/capacity.md says of it and of chance at the same average.
+    // The statement of docs/capacity.md on this block and on chance at the same average.
     let unavailable = outlook["unavailable"].as_f64().expect("an average");
     assert_eq!(format!("{:.2}", unavailable * 100.0), "1.48");
     let chance = document(root(), &["--unavailable", &unavailable.to_string()], 0);
@@ -167,15 +166,15 @@ fn blocks_and_nodes_that_are_out_come_from_sources() {
     assert_eq!(list(&of["blocks"], "out"), [2, 0].map(Value::from));
     assert_eq!(of["blocks"][0]["out_nodes"], serde_json::json!(["n2", "n3"]));
 
-    // Nobody says anything of the last two: that is told, and counts as up.
+    // No source reports the last two: the output lists them, and they count as up.
     put("nodes.json", &states(6));
     let of = document(place.path(), &words, 4);
     assert_eq!(of["blocks"][1]["unknown_nodes"], serde_json::json!(["n7", "n8"]));
     assert!(of["notes"].to_string().contains("2 of 8 nodes"), "{of}");
 
-    // Nobody was asked: an answer, with a remark.
+    // No source was queried: an answer, with a remark.
     let of = document(place.path(), &words[..2], 0);
-    assert!(of["notes"].to_string().contains("no source tells which nodes are out"), "{of}");
+    assert!(of["notes"].to_string().contains("no source reports which nodes are out"), "{of}");
 
     // The same sources by configuration, and --nodes instead of them.
     put("fabricgate.toml", "claims = [\"topology.yaml\", \"nodes.json\"]\n");
@@ -185,14 +184,17 @@ fn blocks_and_nodes_that_are_out_come_from_sources() {
     let of = document(place.path(), &["--config", "fabricgate.toml", "--nodes", "4"], 0);
     assert_eq!(list(&of["blocks"], "nodes"), [Value::from(4)]);
     let output = capacity(place.path(), &["--config", "fabricgate.toml", "--out", "1"]);
-    assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 
     // A block with more nodes out at once than it has.
     put("seen.csv", "out,share\n0,0.9\n6,0.1\n");
     let output = capacity(place.path(), &[&words[..], &["--observed", "seen.csv"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    let said = told(&output);
-    assert!(said.contains("seen.csv: block b1: 6 nodes out at once, in a domain of 4"), "{said}");
+    let message = stderr(&output);
+    assert!(
+        message.contains("seen.csv: block b1: 6 nodes out at the same time, in a domain of 4"),
+        "{message}"
+    );
 }
 
 /// The example's racks, with their nodes: three are out, in the first and the third.
@@ -214,7 +216,7 @@ fn every_level_of_block_sizes_is_priced() {
     assert_eq!(numbers(pairs, "out"), [1, 2]);
     assert_eq!(numbers(pairs, "spare"), [35, 34]);
 
-    // Sizes by option, those of the source give way; one size is no level to tell of.
+    // Sizes by option replace those of the source; a single size has no levels.
     let of = document(root(), &[&RACKS[..], &["--block-sizes", "16,32"]].concat(), 0);
     assert_eq!(numbers(&of["levels"], "jobs"), [4, 2]);
     assert_eq!(numbers(&of["levels"][1]["aggregates"], "spare"), [3, 2]);
@@ -235,7 +237,7 @@ fn jobs_of_a_shape_are_counted_wherever_their_segments_may_go() {
     let of = with(&one);
     assert_eq!(list(&of["jobs"], "placing"), ["consolidated-and-spread"]);
     assert_eq!(fits(&of), [2]);
-    // No segment, and one that is no smaller than the job.
+    // No segment, and one that is not smaller than the job.
     let of = with(&["--job", "36,16", "--segment", "18", "--spread-segments"]);
     assert_eq!(numbers(&of["jobs"], "nodes"), [36, 16]);
     assert_eq!(of["jobs"][1].get("segment"), None);
@@ -271,7 +273,7 @@ fn blocks_are_adjacent_in_the_order_of_the_topology_not_by_their_names() {
 }
 
 #[test]
-fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
+fn impossible_input_is_refused_with_the_expected_value() {
     let place = tempfile::tempdir().expect("a folder");
     let put = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("written");
     put("bad.csv", "out,share\n0,0.5\n1,half\n");
@@ -291,7 +293,7 @@ fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
         (&["--mix", "0=1"], 2, "--mix: segment \"0\": expected a number of nodes"),
         (&["--mix", "16=nan"], 2, "--mix: segment 16: share NaN, expected a number above 0"),
         (&["--mix", "16=-1"], 2, "--mix: segment 16: share -1, expected a number above 0"),
-        (&["--mix", "16=1,16=1"], 2, "--mix: segment 16 is named twice"),
+        (&["--mix", "16=1,16=1"], 2, "--mix: duplicate segment 16"),
         (&["--mix", "16=1", "--mix-from", "bad.txt"], 2, "cannot be used with"),
         (&["--mix-from", "bad.txt"], 2, "bad.txt:3: NNodes \"x\", expected a whole number"),
         (&["--mix-from", "none.txt"], 2, "none.txt:2: no job has run, expected one or more"),
@@ -315,11 +317,11 @@ fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
         (&["--from", "nosuch"], 2, "--from nosuch: expected slurm"),
         (&["--from", "slurm", "--nodes", "18"], 2, "cannot be used with"),
         (&["--from", "slurm", "--out", "1"], 2, "cannot be used with"),
-        (&["--from", "bad.csv"], 5, "no source tells of a block: expected --nodes N"),
+        (&["--from", "bad.csv"], 5, "no source reports a block: expected --nodes N"),
         (
             &["--job", "70", "--segment", "18"],
             2,
-            "--job 70: no multiple of --segment 18, and Slurm",
+            "--job 70: not a multiple of --segment 18; Slurm refuses",
         ),
         (&["--job", "0"], 2, "1..=65533"),
         (&["--block-sizes", "18,54"], 2, "--block-sizes: 54 is not 18 times a power of two"),
@@ -327,18 +329,18 @@ fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
         (&["--job", "36", "--consolidate-segments"], 2, "--segment"),
         (&["--plot", "nowhere/a.svg"], 5, "nowhere/a.svg"),
     ];
-    for (words, code, said) in cases {
+    for (words, code, message) in cases {
         let output = capacity(place.path(), words);
-        let told = told(&output);
-        assert_eq!(output.status.code(), Some(*code), "{words:?}: {told}");
-        let flat = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(flat.contains(said), "{words:?}: {said:?} is not in {told}");
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(*code), "{words:?}: {stderr}");
+        let flat = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(message), "{words:?}: {message:?} is not in {stderr}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
 }
 
 #[test]
-fn the_document_quotes_what_the_program_prints() {
+fn the_document_quotes_the_programs_output() {
     let path = root().join("docs/capacity.md");
     let mut text = fs::read_to_string(&path).expect("docs/capacity.md");
     let mut quoted = 0;
@@ -349,13 +351,13 @@ fn the_document_quotes_what_the_program_prints() {
         let command = text[start..end].trim().to_owned();
         let words: Vec<&str> = command.split(' ').skip(3).collect();
         let output = capacity(root(), &words);
-        assert_eq!(output.status.code(), Some(0), "{command}: {}", told(&output));
+        assert_eq!(output.status.code(), Some(0), "{command}: {}", stderr(&output));
         let printed = String::from_utf8(output.stdout).expect("text");
         let indented: String = printed
             .lines()
             .map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") })
             .collect();
-        // Quoted text goes on while lines are indented or empty.
+        // A quoted block goes on while lines are indented or empty.
         let rest = &text[end + 1..];
         let lines = rest.split_inclusive('\n');
         let length: usize =
@@ -371,20 +373,20 @@ fn the_document_quotes_what_the_program_prints() {
     }
     assert!(2 <= quoted, "the document shows what the program prints");
     if std::env::var_os("UPDATE_REPORTS").is_some() {
-        fs::write(&path, &text).expect("the document is ours");
+        fs::write(&path, &text).expect("the document is in this repository");
     }
 }
 
 #[test]
-fn the_picture_of_the_document_is_the_one_the_program_draws() {
+fn the_documents_figure_is_the_programs() {
     let scratch = tempfile::tempdir().expect("a folder");
     let drawn: PathBuf = scratch.path().join("capacity.svg");
     let output = capacity(root(), &["--plot", &drawn.display().to_string()]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let drawn = fs::read_to_string(&drawn).expect("a picture");
     let path = root().join("docs/capacity.svg");
     if std::env::var_os("UPDATE_REPORTS").is_some() {
-        fs::write(&path, &drawn).expect("the picture is ours");
+        fs::write(&path, &drawn).expect("the figure is in this repository");
     }
     let kept = fs::read_to_string(&path).expect("docs/capacity.svg");
     assert!(kept == drawn, "docs/capacity.svg is not what is drawn; run with UPDATE_REPORTS=1");

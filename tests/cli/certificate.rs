@@ -1,5 +1,5 @@
-//! Certificates as an operator meets them: issued by a burn-in over a simulated
-//! rack, signed, shown, verified, edited, expired, and held against machines.
+//! Certificates as an operator uses them: issued by a burn-in over a simulated rack, signed,
+//! shown, verified, edited, expired, and compared with machines.
 
 mod acceptance;
 
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 const RACK: &str = "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n\
     [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
 
-/// Simulated runs certify only where a site says so, which is meant for this.
+/// Simulated runs certify only where the site's configuration allows it, which exists for this
+/// purpose.
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
     [policy]\nsimulated = true\ncertificate_days_burn_in = 30\n\
@@ -27,7 +28,7 @@ fn fabricgate(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn program(name: &str, folder: &Path, args: &[&str]) -> std::io::Result<Output> {
     let mut command = std::process::Command::new(name);
     command.args(args).current_dir(folder).env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
@@ -60,7 +61,7 @@ fn issued() -> PathBuf {
     runs.find(|run| run.is_dir()).expect("a run").join("certificates/n1.json")
 }
 
-/// A folder of its own with that certificate after a change.
+/// A copy of the folder with that certificate after a change.
 fn changed(change: impl Fn(&mut Value)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let text = fs::read_to_string(issued()).expect("text");
@@ -89,7 +90,7 @@ fn why(verified: &Value) -> String {
 }
 
 #[test]
-fn what_a_burn_in_certified_is_shown_and_verified() {
+fn a_burn_ins_certificates_are_shown_and_verified() {
     let config = ["--config", "fabricgate.toml"];
     let with = |args: &[&str]| fabricgate(site(), &[args, &config[..]].concat());
     let (code, stdout, stderr) = with(&["certificate", "show"]);
@@ -114,7 +115,7 @@ fn what_a_burn_in_certified_is_shown_and_verified() {
     assert_eq!(lasts(certificate), 30 * 86_400, "the days of this profile");
     let (code, stdout, _) = with(&["certificate", "verify", "n[1-2]", "--require-signature"]);
     assert_eq!(code, Some(0), "{stdout}");
-    assert_eq!(stdout.matches("signature: good, of key").count(), 2, "{stdout}");
+    assert_eq!(stdout.matches("signature: good, by key").count(), 2, "{stdout}");
     let (code, _, stderr) = with(&["certificate", "show", "n1", "n7"]);
     assert_eq!(code, Some(4), "{stderr}");
     let (code, stdout, _) = with(&["certificate", "verify", "n7"]);
@@ -172,7 +173,7 @@ fn real_openssl_verifies_what_the_payload_prints() {
 }
 
 #[test]
-fn one_that_was_edited_does_not_fit_its_signature_and_an_unsigned_one_says_so() {
+fn an_edited_certificate_does_not_fit_its_signature_and_an_unsigned_one_is_reported() {
     assert_eq!(verify(changed(|_| {}).path(), &[]).0, Some(0));
     for change in [
         (|it: &mut Value| it["expires_unix"] = json!(4_000_000_000_i64)) as fn(&mut Value),
@@ -181,18 +182,14 @@ fn one_that_was_edited_does_not_fit_its_signature_and_an_unsigned_one_says_so() 
     ] {
         let (code, verified) = verify(changed(change).path(), &[]);
         assert_eq!(code, Some(3), "{verified}");
-        assert!(why(&verified).contains("does not fit what it says"), "{verified}");
+        assert!(why(&verified).contains("does not match the document"), "{verified}");
     }
     let unsigned = changed(|it| drop(it.as_object_mut().expect("one").remove("signature")));
     let (code, verified) = verify(unsigned.path(), &[]);
     assert_eq!((code, &verified["outcome"]), (Some(4), &json!("unknown")));
     assert!(why(&verified).contains("it is not signed"), "{verified}");
     let bare = |folder: &Path| fabricgate(folder, &["certificate", "verify", "n1.json"]).0;
-    assert_eq!(
-        bare(unsigned.path()),
-        Some(4),
-        "a file without a signature is not known to be ours"
-    );
+    assert_eq!(bare(unsigned.path()), Some(4), "a file without a signature has no known author");
     let taken = ["certificate", "verify", "n1.json", "--unsigned"];
     assert_eq!(fabricgate(unsigned.path(), &taken).0, Some(0));
     assert_eq!(bare(changed(|_| {}).path()), Some(4), "signed, and no key is given");
@@ -204,11 +201,11 @@ fn one_that_was_edited_does_not_fit_its_signature_and_an_unsigned_one_says_so() 
     let args = ["certificate", "verify", "n1.json", "--key", &other];
     let (code, stdout, _) = fabricgate(changed(|_| {}).path(), &args);
     assert_eq!(code, Some(4), "{stdout}");
-    assert!(stdout.contains("none of those given"), "{stdout}");
+    assert!(stdout.contains("not one of the given keys"), "{stdout}");
 }
 
 #[test]
-fn one_that_expired_or_was_voided_is_not_valid() {
+fn an_expired_or_revoked_certificate_is_not_valid() {
     let unsigned = |it: &mut Value| drop(it.as_object_mut().expect("one").remove("signature"));
     let expired = changed(|it| {
         unsigned(it);
@@ -231,7 +228,7 @@ fn one_that_expired_or_was_voided_is_not_valid() {
 }
 
 #[test]
-fn another_machine_is_told_by_the_part_that_differs() {
+fn another_machine_is_identified_by_the_part_that_differs() {
     let gpus = json!(["GPU-a", "GPU-b"]);
     let identity = json!({"gpus": gpus, "driver": "580.65.06", "boot_id": "b-1",
                           "firmware": {"GPU 0 VBIOS": "96.1"}});
@@ -273,7 +270,7 @@ fn another_machine_is_told_by_the_part_that_differs() {
     let (code, stdout, _) = fabricgate(folder.path(), &args);
     assert_eq!(code, Some(4), "{stdout}");
     assert!(stdout.contains("nothing identifies it as the certified machine"), "{stdout}");
-    // Another machine of the same image: the driver is the same, and no GPU is told.
+    // Another machine of the same image: the driver is the same, and it reports no GPU.
     let image = json!({"format": "fabricgate.node-facts/1", "hostname": "n9",
                        "driver": {"version": "580.65.06"}});
     fs::write(folder.path().join("facts.json"), image.to_string()).expect("written");
@@ -289,7 +286,7 @@ fn another_machine_is_told_by_the_part_that_differs() {
 }
 
 #[test]
-fn what_cannot_be_read_names_the_file_and_what_was_expected() {
+fn unreadable_input_is_reported_with_its_file_and_the_expected_value() {
     let newer = changed(|it| it["format"] = json!("fabricgate.certificate/2"));
     let key = public();
     let (code, stdout, _) =
@@ -333,7 +330,7 @@ fn a_key_is_made_once_and_only_its_owner_may_read_it() {
     assert!(!stdout.contains(secret));
     let (code, _, stderr) = keygen();
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("no key is overwritten"), "{stderr}");
+    assert!(stderr.contains("keys are not overwritten"), "{stderr}");
     assert_eq!(fs::read_to_string(folder.path().join("k")).expect("text"), private);
 }
 

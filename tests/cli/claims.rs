@@ -1,6 +1,5 @@
-//! `fabricgate claims` from outside: sources in files and behind sockets that
-//! agree, contradict each other, are broken, or never answer; and sweeps that
-//! take their domains from them.
+//! `fabricgate claims` from outside: sources in files and behind sockets that agree, contradict
+//! each other, are broken, or never answer; and sweeps that take their domains from them.
 
 mod fleets;
 mod per_node;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use assert_cmd::Command;
 use serde_json::Value;
 
-/// How long anything may take until it counts as hanging.
+/// Time after which a command counts as hanging.
 const HANG: Duration = Duration::from_secs(120);
 
 const BLOCKS: &str = "- topology: nvl\n  cluster_default: true\n  block:\n    block_sizes: [2]\n    blocks:\n\
@@ -76,12 +75,12 @@ impl Place {
             .expect("the program starts")
     }
 
-    /// The claims that these words give, with this exit code.
+    /// The claims that these arguments print, with this exit code.
     fn claims(&self, words: &[&str], code: i32) -> Value {
         let words: Vec<&str> = ["claims", "--json"].iter().chain(words).copied().collect();
         let output = self.run(&words);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}{}", text(&output));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}{}", text(&output));
         let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
         assert_eq!(document["format"], "fabricgate.claims/1");
         document["claims"].clone()
@@ -106,7 +105,7 @@ fn disagreements(claims: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn sources_that_agree_pass_and_tell_platform_and_gpus() {
+fn sources_that_agree_pass_and_give_platform_and_gpus() {
     let place = Place::new();
     place.put("topology.yaml", BLOCKS);
     place.put("nodes.json", &nodes(&[("n1", ONE), ("n2", ONE), ("n3", TWO), ("n4", TWO)]));
@@ -144,7 +143,7 @@ fn a_block_against_a_clique_names_both_sides_and_closes_the_gate() {
 }
 
 #[test]
-fn a_broken_source_is_told_with_its_place_and_leaves_the_others_usable() {
+fn a_broken_source_is_reported_with_its_place_and_leaves_the_others_usable() {
     let place = Place::new();
     place.put(
         "topology.conf",
@@ -161,34 +160,34 @@ fn a_broken_source_is_told_with_its_place_and_leaves_the_others_usable() {
 }
 
 #[test]
-fn sources_that_are_not_there_or_are_nothing_known_are_told() {
+fn missing_and_unrecognised_sources_are_reported() {
     let place = Place::new();
     place.put("diary.txt", "dear diary\n");
-    let said = place.claims(&["diary.txt", "none.yaml"], 5);
-    let kinds: Vec<&str> = said["sources"]
+    let output = place.claims(&["diary.txt", "none.yaml"], 5);
+    let kinds: Vec<&str> = output["sources"]
         .as_array()
         .expect("sources")
         .iter()
         .map(|source| source["problems"][0]["kind"].as_str().expect("a kind"))
         .collect();
     assert_eq!(kinds, ["unsupported", "missing"]);
-    // Others may agree as they like: not everybody could be read.
+    // Agreement of the others does not count: not every source was readable.
     place.put("topology.yaml", BLOCKS);
     place.claims(&["topology.yaml"], 0);
     place.claims(&["topology.yaml", "diary.txt"], 4);
     place.claims(&["topology.yaml", "none.yaml"], 4);
     let nobody = place.run(&["claims", "--from", "nowhere"]);
     assert_eq!(nobody.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert!(told.contains("--from nowhere: expected slurm"), "{told}");
+    let stderr = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(stderr.contains("--from nowhere: expected slurm"), "{stderr}");
 }
 
 #[test]
-fn a_server_that_never_answers_ends_in_time_and_hides_nobody_else() {
+fn a_server_that_never_answers_ends_in_time_and_hides_no_other() {
     let place = Place::new();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("an address");
-    // Accepts and says nothing, until the test ends.
+    // Accepts and sends nothing, until the test ends.
     std::thread::spawn(move || silent.incoming().flatten().collect::<Vec<_>>());
     place.put("topology.yaml", BLOCKS);
     place.put(
@@ -206,7 +205,7 @@ fn a_server_that_never_answers_ends_in_time_and_hides_nobody_else() {
 }
 
 #[test]
-fn a_server_that_refuses_is_told_as_refusing() {
+fn a_refusing_server_is_reported_as_refusing() {
     let place = Place::new();
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = server.local_addr().expect("an address");
@@ -239,13 +238,13 @@ fn a_sweep_takes_its_domains_from_the_topology_that_slurm_has() {
          [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n",
     );
     let output = place.run(&["audit", "--config", "fabricgate.toml", "--json", "--no-progress"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let verdicts: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{stderr}"));
     let nodes = verdicts["verdicts"]["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 4, "{verdicts}");
     assert!(nodes.iter().all(|node| node["domain"] == "slurmblock"), "{verdicts}");
-    assert_eq!(output.status.code(), Some(0), "{verdicts}{told}");
+    assert_eq!(output.status.code(), Some(0), "{verdicts}{stderr}");
     let run = fs::read_dir(place.path("runs")).expect("runs").next().expect("one").expect("read");
     let kept = fs::read_to_string(run.path().join("claims.json")).expect("claims.json");
     assert!(kept.contains("slurm-topology-conf") && kept.contains("topology.conf:1"), "{kept}");
@@ -272,11 +271,11 @@ fn a_sweep_that_could_not_read_all_of_its_claims_does_not_pass() {
     assert!(run["verdicts"]["unknown"].to_string().contains("missing.yaml"), "{run}");
     let nodes = run["verdicts"]["nodes"].as_array().expect("nodes");
     let outcomes: Vec<&Value> = nodes.iter().map(|node| &node["outcome"]).collect();
-    assert_eq!(outcomes, ["pass"; 4], "what was measured was: {run}");
+    assert_eq!(outcomes, ["pass"; 4], "the measured domains: {run}");
 }
 
 #[test]
-fn what_a_run_measured_is_held_against_what_is_claimed() {
+fn a_runs_measurements_are_compared_with_the_claims() {
     let place = Place::new();
     place.put("topology.conf", "BlockName=block01 Nodes=node[0001-0018]\nBlockSizes=18\n");
     let measured = |scenario: &str| {
@@ -290,7 +289,7 @@ fn what_a_run_measured_is_held_against_what_is_claimed() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0]["sides"].to_string().contains("measured-run"), "{found:?}");
     let whole = place.claims(&["topology.conf", &measured("rack-lost-link")], 0);
-    assert!(disagreements(&whole).is_empty(), "a slow GPU is no other domain");
+    assert!(disagreements(&whole).is_empty(), "a slow GPU is not a different domain");
     assert!(whole["assertions"].to_string().contains("\"how\":\"measured\""));
 }
 
@@ -300,9 +299,9 @@ fn a_sweep_without_any_claimed_domain_is_refused() {
     place.put("topology.conf", "# BlockName=b1 Nodes=n[1-4]\n");
     place.put("fabricgate.toml", "claims = \"topology.conf\"\n");
     let output = place.run(&["audit", "--config", "fabricgate.toml"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(5), "{told}");
-    assert!(told.contains("no source claims a domain"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(stderr.contains("no source claims a domain"), "{stderr}");
 }
 
 #[test]
@@ -324,7 +323,7 @@ fn two_moments_are_compared() {
 }
 
 impl Place {
-    /// The changes that these words give.
+    /// The changes that these arguments print.
     fn claims_with_changes(&self, words: &[&str]) -> Vec<Value> {
         let words: Vec<&str> = ["claims", "--json"].iter().chain(words).copied().collect();
         let output = self.run(&words);

@@ -1,5 +1,5 @@
-//! `fabricgate export` and `fabricgate place` from outside, on a simulated run: what
-//! is refused, what is written where, and what Lua and a shell make of it.
+//! `fabricgate export` and `fabricgate place` from outside, on a simulated run: refused and
+//! written files, and how Lua and a shell read them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn run() -> &'static Path {
             "--run-dir",
             text(dir.path()),
         ]);
-        assert_eq!(swept.status.code(), Some(3), "{}", said(&swept));
+        assert_eq!(swept.status.code(), Some(3), "{}", stderr(&swept));
         let mut runs = fs::read_dir(dir.path()).expect("runs").flatten().map(|entry| entry.path());
         let run = runs.find(|path| path.join("run.json").exists()).expect("a run");
         (dir, run)
@@ -42,21 +42,20 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain name")
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The command on the run, trusted.
 fn on(run: &Path, command: &str, words: &[&str]) -> Output {
     fabricgate(&[&[command, text(run), "--even-if-simulated"], words].concat())
 }
 
-/// What it refuses with code 2.
+/// The message of a refusal with code 2.
 fn refused(run: &Path, command: &str, words: &[&str]) -> String {
     let output = on(run, command, words);
-    assert_eq!(output.status.code(), Some(2), "{words:?}: {}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
     assert!(output.stdout.is_empty(), "{words:?}");
-    said(&output)
+    stderr(&output)
 }
 
 /// A copy of the run that may be spoiled.
@@ -76,10 +75,10 @@ fn edit(dir: &Path, name: &str, from: &str, to: &str) {
 }
 
 #[test]
-fn a_simulated_or_partial_run_is_refused_unless_it_is_asked_for() {
+fn a_simulated_or_partial_run_is_refused_by_default() {
     let plain = fabricgate(&["export", text(run()), "--to", "map"]);
     assert_eq!(plain.status.code(), Some(2));
-    assert!(said(&plain).contains("--even-if-simulated"), "{}", said(&plain));
+    assert!(stderr(&plain).contains("--even-if-simulated"), "{}", stderr(&plain));
     let partial = copy();
     edit(partial.path(), "run.json", "\"complete\"", "\"partial\"");
     assert!(refused(partial.path(), "export", &["--to", "map"]).contains("--even-if-partial"));
@@ -88,8 +87,8 @@ fn a_simulated_or_partial_run_is_refused_unless_it_is_asked_for() {
             .contains("--even-if-partial")
     );
     let taken = on(partial.path(), "export", &["--to", "topograph", "--even-if-partial"]);
-    let told = String::from_utf8(taken.stdout).expect("text");
-    assert!(told.contains("# PARTIAL: ") && told.contains("# SIMULATED: "), "{told}");
+    let stdout = String::from_utf8(taken.stdout).expect("text");
+    assert!(stdout.contains("# PARTIAL: ") && stdout.contains("# SIMULATED: "), "{stdout}");
 }
 
 #[test]
@@ -100,16 +99,16 @@ fn a_folder_that_is_damaged_newer_or_no_run_is_named() {
     assert!(refused(damaged.path(), "export", &["--to", "map"]).contains("verdicts.json"));
     let newer = copy();
     edit(newer.path(), "run.json", "fabricgate.run/1", "fabricgate.run/2");
-    let told = refused(newer.path(), "export", &["--to", "map"]);
-    assert!(told.contains("run.json") && told.contains("newer fabricgate"), "{told}");
+    let message = refused(newer.path(), "export", &["--to", "map"]);
+    assert!(message.contains("run.json") && message.contains("newer fabricgate"), "{message}");
     let empty = tempfile::tempdir().expect("a folder");
     assert!(refused(empty.path(), "place", &["-k", "1"]).contains("no run folder"));
     let gone = on(Path::new("/no/such/run"), "export", &["--to", "map"]);
-    assert_eq!(gone.status.code(), Some(5), "{}", said(&gone));
+    assert_eq!(gone.status.code(), Some(5), "{}", stderr(&gone));
 }
 
 #[test]
-fn a_question_that_does_not_fit_the_run_says_what_was_expected() {
+fn a_request_that_does_not_fit_the_run_is_refused_with_the_expected_values() {
     for (command, words, expected) in [
         ("export", &["--to", "slrum"][..], "expected one of"),
         ("export", &["--to", "map", "--tp", "4"], "--tp: export to map does not read it"),
@@ -121,28 +120,28 @@ fn a_question_that_does_not_fit_the_run_says_what_was_expected() {
             "expected json, slurm or openmpi",
         ),
         ("export", &["--to", "slurm-topology"], "no domain of this run has two nodes"),
-        ("place", &["-k", "9", "--node", "hgx01"], "-k 9: 9 GPUs requested, 8 GPUs can be chosen"),
+        ("place", &["-k", "9", "--node", "hgx01"], "-k 9: 9 GPUs requested, 8 GPUs eligible"),
         ("place", &["-k", "8", "--node", "hgx03"], "the first: hgx03:5: degraded: nvlink-low"),
         ("place", &["-k", "0", "--node", "hgx01"], "0 GPUs requested"),
         ("place", &["-k", "2"], "several domains: expected --domain"),
         ("place", &["-k", "2", "--node", "hgx99"], "no such node"),
         ("place", &["-k", "2", "--domain", "rack9"], "--domain rack9: the run has hgx01"),
     ] {
-        let told = refused(run(), command, words);
-        assert!(told.contains(expected), "{words:?}: {told}");
+        let message = refused(run(), command, words);
+        assert!(message.contains(expected), "{words:?}: {message}");
     }
 }
 
 #[test]
-fn one_file_goes_where_it_is_told_and_json_is_one_document() {
+fn one_file_goes_to_its_path_and_json_is_one_document() {
     let dir = tempfile::tempdir().expect("a folder");
     let named = dir.path().join("env.sh");
     let asked = ["--to", "nccl-env", "--nodes", "hgx[01-02]"];
     let written = on(run(), "export", &[&asked[..], &["--output", text(&named)]].concat());
-    assert_eq!((written.status.code(), written.stdout.len()), (Some(0), 0), "{}", said(&written));
+    assert_eq!((written.status.code(), written.stdout.len()), (Some(0), 0), "{}", stderr(&written));
     let shown = on(run(), "export", &asked);
     assert_eq!(fs::read(&named).expect("written"), shown.stdout);
-    // A folder that exists takes it by its own name.
+    // A folder that exists receives the file under its default name.
     on(run(), "export", &[&asked[..], &["--output", text(dir.path())]].concat());
     assert_eq!(fs::read(dir.path().join("nccl.env.sh")).expect("written"), shown.stdout);
     let json = on(run(), "export", &[&asked[..], &["--json"]].concat());
@@ -150,7 +149,7 @@ fn one_file_goes_where_it_is_told_and_json_is_one_document() {
     assert_eq!(document["format"], "fabricgate.export/1");
     assert_eq!(document["files"][0]["content"].as_str().expect("text").as_bytes(), shown.stdout);
     let into = on(run(), "export", &[&asked[..], &["--output", "/no/such/folder/x"]].concat());
-    assert_eq!(into.status.code(), Some(5), "{}", said(&into));
+    assert_eq!(into.status.code(), Some(5), "{}", stderr(&into));
 }
 
 #[test]
@@ -181,7 +180,7 @@ fn a_place_is_explained_and_never_on_the_gpu_that_lost_a_link() {
     {
         assert!(people.contains(word), "{word}: {people}");
     }
-    // With it, it is what is given away first.
+    // With this option, it is allocated first.
     let spare = ["-k", "1", "--node", "hgx03", "--strategy", "spare", "--allow-degraded", "--json"];
     let document: Value = serde_json::from_slice(&on(run(), "place", &spare).stdout).expect("JSON");
     assert_eq!(document["choices"][0]["parts"][0]["gpu"], 5);
@@ -197,23 +196,23 @@ fn a_shell_reads_the_environment_as_it_is_meant() {
     let script =
         ". \"$0\"; printf '%s %s' \"$NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN\" \"$USE_MNNVL\"";
     let sourced = Command::new("sh").args(["-euc", script, text(&file)]).output().expect("a shell");
-    assert_eq!(String::from_utf8_lossy(&sourced.stdout), "8 0", "{}", said(&sourced));
+    assert_eq!(String::from_utf8_lossy(&sourced.stdout), "8 0", "{}", stderr(&sourced));
 }
 
-/// A stub of what Slurm gives a filter, and requests: nodes, segment, what is returned
-/// in the modes advise and enforce, and a word of what is told.
+/// A stub of the environment that Slurm gives a filter, and requests: nodes, segment, the
+/// returned codes in the modes advise and enforce, and a part of the logged message.
 const STUB: &str = r#"
 slurm = { SUCCESS = 0, ERROR = -1 }
-local told = ""
-function slurm.log_error(form, ...) told = told .. string.format(form, ...) end
+local logged = ""
+function slurm.log_error(form, ...) logged = logged .. string.format(form, ...) end
 slurm.log_info = slurm.log_error
 local mode = arg[2] == "enforce" and 2 or 1
 dofile(arg[1])
 local function of(nodes, segment, codes, word)
-  told = ""
+  logged = ""
   local code = slurm_cli_pre_submit({ type = "sbatch", nodes = nodes, segment = segment }, 0)
-  assert(code == codes[mode], tostring(nodes) .. " " .. tostring(segment) .. ": " .. tostring(code) .. " " .. told)
-  if word == nil then assert(told == "", told) else assert(string.find(told, word, 1, true), told) end
+  assert(code == codes[mode], tostring(nodes) .. " " .. tostring(segment) .. ": " .. tostring(code) .. " " .. logged)
+  if word == nil then assert(logged == "", logged) else assert(string.find(logged, word, 1, true), logged) end
 end
 local pass, refuse = { 0, 0 }, { 0, -1 }
 of(nil, nil, pass)
@@ -232,7 +231,7 @@ print("held")
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test starts Lua")]
-fn lua_advises_or_refuses_segments_by_what_was_measured() {
+fn lua_advises_or_refuses_segments_by_the_measurement() {
     let interpreters = ["lua5.1", "lua5.4", "lua5.3", "lua"];
     let Some(lua) = interpreters.iter().find(|it| Command::new(it).arg("-v").output().is_ok())
     else {
@@ -252,6 +251,6 @@ fn lua_advises_or_refuses_segments_by_what_was_measured() {
         fs::write(&filter, head + include_str!("../../src/engine/export/cli_filter.lua"))
             .expect("written");
         let ran = Command::new(lua).args([text(&stub), text(&filter), mode]).output().expect("Lua");
-        assert_eq!(String::from_utf8_lossy(&ran.stdout), "held\n", "{mode}: {}", said(&ran));
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "held\n", "{mode}: {}", stderr(&ran));
     }
 }

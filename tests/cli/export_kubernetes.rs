@@ -1,5 +1,5 @@
-//! `fabricgate export` for Kubernetes and Ray from outside: from a run of a simulated
-//! fabric to files, and what a shell makes of those that are scripts.
+//! `fabricgate export` for Kubernetes and Ray from outside: from a run of a simulated fabric to
+//! files, and how a shell runs those that are scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use assert_cmd::Command;
 use serde_json::{Value, json};
 
-/// `node0006` sits in another rack than is claimed, a GPU of `node0002` lost a link.
+/// `node0006` is in another rack than claimed, a GPU of `node0002` has lost a link.
 const SCENARIO: &str = r#"
 title = "Two small domains, one lost link, one node in the wrong domain"
 seed = 7
@@ -92,8 +92,8 @@ fn exported(target: &str, more: &[&str]) -> (tempfile::TempDir, BTreeMap<String,
     (dir, files)
 }
 
-/// Runs a script that was exported with a stand-in for the program it calls, which
-/// keeps the words it is called with, one a line, calls apart by empty lines.
+/// Runs an exported script with a stand-in for the program it calls, which records its arguments,
+/// one a line, calls separated by empty lines.
 fn calls(dir: &Path, script: &str, program: &str, words: &[&str], node: &str) -> Vec<Vec<String>> {
     let tools = dir.join("tools");
     fs::create_dir_all(&tools).expect("made");
@@ -108,13 +108,13 @@ fn calls(dir: &Path, script: &str, program: &str, words: &[&str], node: &str) ->
     let path = format!("{}:{}", text(&tools), std::env::var("PATH").expect("a path"));
     let mut shell = Command::new("sh");
     shell.arg(dir.join(script)).args(words).env("PATH", path).env("NODE", node).assert().success();
-    let told = fs::read_to_string(&kept).expect("calls");
+    let log = fs::read_to_string(&kept).expect("calls");
     fs::remove_file(&kept).expect("removed");
-    told.trim_end().split("\n\n").map(|it| it.lines().map(str::to_owned).collect()).collect()
+    log.trim_end().split("\n\n").map(|it| it.lines().map(str::to_owned).collect()).collect()
 }
 
 #[test]
-fn a_shell_labels_measured_nodes_with_words_of_ours_and_leaves_out_the_others() {
+fn a_shell_labels_measured_nodes_with_fabricgates_labels_and_leaves_out_the_others() {
     let (dir, files) = exported("kubernetes-labels", &[]);
     let mut by_node: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for call in calls(dir.path(), "labels.sh", "kubectl", &[], "") {
@@ -129,7 +129,7 @@ fn a_shell_labels_measured_nodes_with_words_of_ours_and_leaves_out_the_others() 
     let has = |node: &str, label: &str| by_node[node].contains(label);
     assert!(has("node0007", "fabricgate.io/verified-domain=block02"), "{by_node:?}");
     assert!(has("node0007", "fabricgate.io/verdict=pass"));
-    // A degraded node is in its domain, and verified nowhere.
+    // A degraded node is in its domain, and not in any list of verified nodes.
     assert!(has("node0002", "fabricgate.io/verdict=degraded"));
     assert!(has("node0002", "fabricgate.io/verified-domain-"));
     assert!(has("node0002", "fabricgate.io/measured-domain=block01"));
@@ -143,7 +143,7 @@ fn a_shell_labels_measured_nodes_with_words_of_ours_and_leaves_out_the_others() 
 }
 
 #[test]
-fn exports_say_their_run_and_are_the_same_every_time() {
+fn exports_name_their_run_and_are_the_same_every_time() {
     let id = run().file_name().expect("a name").to_str().expect("text");
     let slices = tempfile::NamedTempFile::new().expect("a file");
     fs::write(slices.path(), "{\"items\": []}").expect("written");
@@ -157,7 +157,7 @@ fn exports_say_their_run_and_are_the_same_every_time() {
         assert!(!files.is_empty(), "{target}");
         for (name, file) in &files {
             assert!(file.contains(id), "{target}: {name} does not say its run");
-            // Patches have the run on every line; else it is said what was measured.
+            // Patches have the run on every line; other lines name the measurement.
             assert!(file.contains("SIMULATED") || name == "patches.jsonl", "{target}: {name}");
         }
     }
@@ -184,7 +184,7 @@ fn a_simulated_run_and_options_of_another_target_are_refused() {
 }
 
 #[test]
-fn a_shell_hands_ray_one_text_of_json_with_a_rank_that_nobody_else_has() {
+fn a_shell_passes_ray_one_json_text_with_a_unique_rank() {
     let (dir, files) = exported("ray", &[]);
     let all: Value = serde_json::from_str(&files["ray.json"]).expect("JSON");
     let nodes = all["nodes"].as_object().expect("nodes");
@@ -200,7 +200,7 @@ fn a_shell_hands_ray_one_text_of_json_with_a_rank_that_nobody_else_has() {
         assert!(0 < rank && ranks.insert(rank), "{node}");
     }
     assert_eq!(nodes["node0002"]["nvlink_domain_block01"], 1);
-    // It is claimed for block01 and was measured not to be there.
+    // It is claimed for block01 and was measured to be elsewhere.
     assert!(nodes["node0006"].get("nvlink_domain_block01").is_none());
     let stranger =
         Command::new("sh").arg(dir.path().join("ray-start.sh")).env("NODE", "x").assert();

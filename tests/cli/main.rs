@@ -1,5 +1,4 @@
-//! The commands from outside: their inputs, answers, documents and exports, and what an attacker may
-//! hand to them.
+//! The commands from outside: their inputs, answers, documents and exports, and hostile input.
 
 mod adversary;
 mod answers;

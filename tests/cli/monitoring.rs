@@ -1,5 +1,5 @@
-//! What runs leave for monitoring and tell people, as a person configures it: the
-//! textfile, receivers that take, hang or repeat secrets, and what is never told.
+//! Output of runs for monitoring and for notifications, as configured: the textfile, receivers
+//! that accept, hang or echo secrets, and data that is never sent.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,7 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 const SECRET: &str = "XSECRETXWEBHOOKX";
 const TOKEN: &str = "XTOKENXOFXBEARERX";
 
-/// A site with one simulated node, at half its rate or not, and these lines of
-/// configuration.
+/// A site with one simulated node, optionally at half its rate, and these lines of configuration.
 fn site(is_slow: bool, more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let config = format!(
@@ -45,13 +44,13 @@ fn fabricgate(folder: &Path, args: &[&str]) -> Output {
     command(folder, args).output().expect("fabricgate runs")
 }
 
-/// Measures; the exit code and what people read.
+/// Runs a measurement; the exit code and stderr.
 fn admit(folder: &Path) -> (Option<i32>, String) {
     let run = fabricgate(folder, &["admit", "--even-if-busy", "--no-progress"]);
     (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
 }
 
-/// Every file below a folder that holds one of these words.
+/// Every file below a folder that contains one of these strings.
 fn holding(folder: &Path, words: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -92,40 +91,40 @@ fn notify(folder: &Path, server: &MockServer, more: &str) {
     fs::write(path, text + &section).expect("written");
 }
 
-async fn heard(server: &MockServer) -> Vec<Value> {
+async fn received(server: &MockServer) -> Vec<Value> {
     let requests = server.received_requests().await.expect("they are kept");
     requests.iter().map(|it| serde_json::from_slice(&it.body).expect("JSON")).collect()
 }
 
 #[tokio::test]
-async fn a_finding_is_told_once_and_its_end_once() {
+async fn a_finding_is_sent_once_and_its_end_once() {
     let server = receiver(ResponseTemplate::new(200)).await;
     let folder = site(true, "");
     notify(folder.path(), &server, "");
     for _ in 0..2 {
-        let (code, said) = admit(folder.path());
-        assert_eq!(code, Some(3), "{said}");
-        assert!(!said.contains("notify:"), "{said}");
+        let (code, stderr) = admit(folder.path());
+        assert_eq!(code, Some(3), "{stderr}");
+        assert!(!stderr.contains("notify:"), "{stderr}");
     }
-    let told = heard(&server).await;
-    assert_eq!(told.len(), 1, "the second run has no news: {told:?}");
-    assert_eq!(told[0]["format"], "fabricgate.notice/1");
-    assert_eq!(told[0]["items"][0]["node"], "h1");
-    assert_eq!(told[0]["items"][0]["event"], "degraded");
-    let run_folder = told[0]["folder"].as_str().expect("a folder");
+    let requests = received(&server).await;
+    assert_eq!(requests.len(), 1, "the second run has no news: {requests:?}");
+    assert_eq!(requests[0]["format"], "fabricgate.notice/1");
+    assert_eq!(requests[0]["items"][0]["node"], "h1");
+    assert_eq!(requests[0]["items"][0]["event"], "degraded");
+    let run_folder = requests[0]["folder"].as_str().expect("a folder");
     assert!(Path::new(run_folder).join("verdicts.json").is_file(), "{run_folder}");
     scenario(folder.path(), false);
     assert_eq!(admit(folder.path()).0, Some(0));
     assert_eq!(admit(folder.path()).0, Some(0));
-    let told = heard(&server).await;
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[1]["over"][0]["key"], "node/h1");
+    let requests = received(&server).await;
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert_eq!(requests[1]["over"][0]["key"], "node/h1");
     let asked = server.received_requests().await.expect("they are kept");
     let token = asked[0].headers.get("authorization").expect("a token");
     assert_eq!(token.to_str().expect("text"), format!("Bearer {TOKEN}"));
 }
 
-/// Copies of a run, as if it had been made on so many days before.
+/// Copies of a run, as if made this many days earlier.
 fn days_before(folder: &Path, days: i64) {
     let runs = folder.join("runs");
     let paths = fs::read_dir(&runs).expect("runs").map(|entry| entry.expect("an entry").path());
@@ -150,43 +149,43 @@ fn days_before(folder: &Path, days: i64) {
 }
 
 #[tokio::test]
-async fn a_drift_is_told_when_it_begins_and_not_every_day() {
+async fn a_drift_is_reported_when_it_begins_and_not_every_day() {
     let server = receiver(ResponseTemplate::new(200)).await;
     let folder = site(false, "[history]\n");
     notify(folder.path(), &server, "on = [\"drift\", \"pass-again\"]");
     assert_eq!(admit(folder.path()).0, Some(0));
     days_before(folder.path(), 9);
     assert_eq!(fabricgate(folder.path(), &["history"]).status.code(), Some(0));
-    assert!(heard(&server).await.is_empty());
+    assert!(received(&server).await.is_empty());
     scenario(folder.path(), true);
     for _ in 0..2 {
         // Runs of one second have no order in time.
         tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-        let (code, said) = admit(folder.path());
-        assert_eq!(code, Some(3), "{said}");
-        assert!(!said.contains("notify:"), "{said}");
+        let (code, stderr) = admit(folder.path());
+        assert_eq!(code, Some(3), "{stderr}");
+        assert!(!stderr.contains("notify:"), "{stderr}");
     }
-    let told = heard(&server).await;
-    assert_eq!(told.len(), 1, "the second run has no news: {told:#?}");
-    let items = told[0]["items"].as_array().expect("items");
+    let requests = received(&server).await;
+    assert_eq!(requests.len(), 1, "the second run has no news: {requests:#?}");
+    let items = requests[0]["items"].as_array().expect("items");
     assert!(!items.is_empty() && items.iter().all(|it| it["event"] == "drift"), "{items:#?}");
     let of_node =
         |it: &&Value| it["key"].as_str().is_some_and(|it| it.starts_with("drift/node/h1/"));
     let how = items.iter().find(of_node).expect("h1")["how"].as_str().expect("words");
     assert!(how.contains("% less than usual from run "), "{how}");
-    // The history cannot be read: nothing is new, and nothing is over.
+    // The history is unreadable: no item is new, and none has ended.
     let history = folder.path().join("runs-history.sqlite");
     let whole = fs::read(&history).expect("a history");
     fs::write(&history, "no database, no database, no database").expect("written");
-    let (code, said) = admit(folder.path());
-    assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("adds this run later") && said.contains("metrics: "), "{said}");
-    assert_eq!(heard(&server).await.len(), 1);
+    let (code, stderr) = admit(folder.path());
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(stderr.contains("adds this run later") && stderr.contains("metrics: "), "{stderr}");
+    assert_eq!(received(&server).await.len(), 1);
     fs::write(&history, whole).expect("written");
 }
 
 #[tokio::test]
-async fn a_scheduler_that_is_down_keeps_a_run_from_nobody_who_wants_to_know() {
+async fn a_scheduler_that_is_down_does_not_delay_notifications() {
     let server = receiver(ResponseTemplate::new(200)).await;
     let more = "[gate]\nstate = \"gate\"\nscontrol = [\"false\"]\n[history]\nenabled = true\n\
                 [metrics]\ntextfile = \"f.prom\"\n";
@@ -194,14 +193,14 @@ async fn a_scheduler_that_is_down_keeps_a_run_from_nobody_who_wants_to_know() {
     notify(folder.path(), &server, "");
     let words = ["admit", "--even-if-busy", "--no-progress", "--apply"];
     let run = fabricgate(folder.path(), &words);
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert_eq!(run.status.code(), Some(5), "{said}");
+    let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(5), "{stderr}");
     let shown = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(shown.contains("h1"), "the verdict is shown: {shown}{said}");
-    let told = heard(&server).await;
-    assert_eq!(told.len(), 1, "{told:?}: {said}");
-    assert_eq!(told[0]["items"][0]["event"], "degraded");
-    assert!(told[0]["items"][0].get("done").is_none(), "nothing was done: {told:?}");
+    assert!(shown.contains("h1"), "the verdict is shown: {shown}{stderr}");
+    let requests = received(&server).await;
+    assert_eq!(requests.len(), 1, "{requests:?}: {stderr}");
+    assert_eq!(requests[0]["items"][0]["event"], "degraded");
+    assert!(requests[0]["items"][0].get("done").is_none(), "nothing was done: {requests:?}");
     let text = fs::read_to_string(folder.path().join("f.prom")).expect("a textfile");
     let line = "fabricgate_last_run_verdict{profile=\"admit\",verdict=\"degraded\"} 1\n";
     assert!(text.contains(line), "{text}");
@@ -211,8 +210,8 @@ async fn a_scheduler_that_is_down_keeps_a_run_from_nobody_who_wants_to_know() {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_anything_that_is_said_or_kept() {
-    // A receiver that repeats the secrets in its answer.
+async fn no_secret_is_in_any_output_or_file() {
+    // A receiver that echoes the secrets in its answer.
     let answer = format!("no hook /hooks/{SECRET} for {TOKEN}");
     let server = receiver(ResponseTemplate::new(403).set_body_string(answer)).await;
     let folder = site(true, "[metrics]\ntextfile = \"f.prom\"\n");
@@ -225,20 +224,20 @@ async fn no_secret_is_in_anything_that_is_said_or_kept() {
         &["notify", "test", "--dry-run"],
     ] {
         let run = fabricgate(folder.path(), words);
-        let mut said = String::from_utf8_lossy(&run.stdout).into_owned();
-        said.push_str(&String::from_utf8_lossy(&run.stderr));
-        assert!(secrets.iter().all(|secret| !said.contains(secret)), "{words:?}: {said}");
+        let mut stdout = String::from_utf8_lossy(&run.stdout).into_owned();
+        stdout.push_str(&String::from_utf8_lossy(&run.stderr));
+        assert!(secrets.iter().all(|secret| !stdout.contains(secret)), "{words:?}: {stdout}");
         if !words.contains(&"--dry-run") {
-            assert!(said.contains("403") && said.contains("(hidden)"), "{words:?}: {said}");
+            assert!(stdout.contains("403") && stdout.contains("(hidden)"), "{words:?}: {stdout}");
         }
     }
     assert_eq!(holding(folder.path(), &secrets), ["address", "token"]);
-    // It would be the same again: nobody tried it twice.
-    assert_eq!(heard(&server).await.len(), 3);
+    // A retry would have the same result: no receiver was tried twice.
+    assert_eq!(received(&server).await.len(), 3);
 }
 
 #[tokio::test]
-async fn a_token_may_come_from_the_environment_and_is_in_nothing_that_is_said_or_kept() {
+async fn a_token_may_come_from_the_environment_and_appears_in_no_output_or_file() {
     let answer = ResponseTemplate::new(401).set_body_string(format!("not you, {TOKEN}"));
     let server = receiver(answer).await;
     let folder = site(true, "");
@@ -248,7 +247,7 @@ async fn a_token_may_come_from_the_environment_and_is_in_nothing_that_is_said_or
     let text = text.replace("bearer_file = \"token\"", "bearer_env = \"OUR_BEARER\"");
     fs::write(&path, text).expect("written");
     fs::remove_file(folder.path().join("token")).expect("it was there");
-    let said = |is_set: bool| {
+    let output = |is_set: bool| {
         let mut command = command(folder.path(), &["--verbose", "--json", "notify", "test"]);
         if is_set {
             command.env("OUR_BEARER", TOKEN);
@@ -257,15 +256,15 @@ async fn a_token_may_come_from_the_environment_and_is_in_nothing_that_is_said_or
         assert_eq!(run.status.code(), Some(5));
         String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned()
     };
-    let refused = said(true);
+    let refused = output(true);
     assert!(refused.contains("401") && !refused.contains(TOKEN), "{refused}");
     let asked = server.received_requests().await.expect("they are kept");
     let token = asked[0].headers.get("authorization").expect("a token");
     assert_eq!(token.to_str().expect("text"), format!("Bearer {TOKEN}"));
     assert_eq!(holding(folder.path(), &[TOKEN]), Vec::<String>::new());
-    // Without it nobody is asked who would refuse anyhow.
-    assert!(said(false).contains("OUR_BEARER: not set in the environment"));
-    assert_eq!(heard(&server).await.len(), 1);
+    // Without the variable no request is sent that the receiver would refuse anyway.
+    assert!(output(false).contains("OUR_BEARER: not set in the environment"));
+    assert_eq!(received(&server).await.len(), 1);
 }
 
 #[tokio::test]
@@ -274,16 +273,19 @@ async fn a_receiver_that_hangs_changes_no_exit_code() {
     let server = receiver(late).await;
     let folder = site(true, "");
     notify(folder.path(), &server, "timeout_s = 0.5\nattempts = 2");
-    let (code, said) = admit(folder.path());
-    assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("notify: ops: ") && said.contains("no answer within 0.5 s"), "{said}");
-    // What did not arrive is told when somebody is there.
+    let (code, stderr) = admit(folder.path());
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(
+        stderr.contains("notify: ops: ") && stderr.contains("no answer within 0.5 s"),
+        "{stderr}"
+    );
+    // An undelivered notification is sent when the receiver is back.
     drop(server);
     let server = receiver(ResponseTemplate::new(200)).await;
     fs::write(folder.path().join("address"), format!("{}/hooks/{SECRET}", server.uri()))
         .expect("written");
     assert_eq!(admit(folder.path()).0, Some(3));
-    assert_eq!(heard(&server).await.len(), 1);
+    assert_eq!(received(&server).await.len(), 1);
 }
 
 #[tokio::test]
@@ -293,10 +295,10 @@ async fn a_run_under_sim_touches_no_monitoring_of_real_nodes() {
     notify(folder.path(), &server, "");
     let words = ["admit", "--even-if-busy", "--no-progress", "--sim", "scenario.toml"];
     let run = fabricgate(folder.path(), &words);
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert_eq!(run.status.code(), Some(3), "{said}");
-    assert!(!folder.path().join("f.prom").exists() && heard(&server).await.is_empty());
-    assert!(said.contains("the textfile stays as it is") && said.contains("nobody is told"));
+    let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{stderr}");
+    assert!(!folder.path().join("f.prom").exists() && received(&server).await.is_empty());
+    assert!(stderr.contains("the textfile is unchanged") && stderr.contains("nothing is sent"));
 }
 
 #[test]
@@ -305,8 +307,8 @@ fn several_profiles_share_a_textfile_and_a_full_or_missing_folder_is_a_note() {
     assert_eq!(admit(folder.path()).0, Some(3));
     let words = ["recertify", "--even-if-busy", "--no-progress", "h1"];
     let run = fabricgate(folder.path(), &words);
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert_eq!(run.status.code(), Some(3), "{said}");
+    let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{stderr}");
     let text = fs::read_to_string(folder.path().join("f.prom")).expect("a textfile");
     for profile in ["admit", "recertify"] {
         let line = format!(
@@ -322,13 +324,16 @@ fn several_profiles_share_a_textfile_and_a_full_or_missing_folder_is_a_note() {
     let path = folder.path().join("fabricgate.toml");
     let elsewhere = fs::read_to_string(&path).expect("text").replace("f.prom", "none/f.prom");
     fs::write(&path, elsewhere).expect("written");
-    let (code, said) = admit(folder.path());
-    assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("none/f.prom: ") && said.contains("is its folder there"), "{said}");
+    let (code, stderr) = admit(folder.path());
+    assert_eq!(code, Some(3), "{stderr}");
+    assert!(
+        stderr.contains("none/f.prom: ") && stderr.contains("does its folder exist"),
+        "{stderr}"
+    );
 }
 
 #[test]
-fn mistakes_have_a_place_and_say_what_is_expected() {
+fn mistakes_are_reported_with_place_and_expected_value() {
     for (more, expected) in [
         (
             "[metrics]\ntextfile = \"f.txt\"\n",
@@ -343,8 +348,8 @@ fn mistakes_have_a_place_and_say_what_is_expected() {
     ] {
         let folder = site(false, more);
         let run = fabricgate(folder.path(), &["metrics"]);
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(2), "{said}");
-        assert!(said.contains(expected), "{more}: {said}");
+        let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(expected), "{more}: {stderr}");
     }
 }

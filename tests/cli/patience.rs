@@ -1,10 +1,10 @@
-//! Waiting for a program that may hang, while all that it says is read.
+//! Waits for a program that may hang, and reads all its output meanwhile.
 
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What came of a command, which reads nothing; one that hangs is ended and fails the test.
+/// The result of a command without standard input; a hanging one is ended and fails the test.
 pub(crate) fn output(command: &mut Command, limit: Duration) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
@@ -26,7 +26,7 @@ pub(crate) fn output(command: &mut Command, limit: Duration) -> Output {
     Output { status, stdout, stderr: err.join().expect("stderr is read") }
 }
 
-/// All that a stream says.
+/// All bytes of a stream.
 pub(crate) fn all(stream: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     stream.expect("a pipe").read_to_end(&mut bytes).expect("readable");

@@ -1,5 +1,5 @@
-//! Fuzz targets for what cabling files, neighbours, frameworks and jobs say:
-//! whatever the text, a reader says something sound or names what is wrong.
+//! Fuzz targets for cabling files, LLDP neighbours, frameworks and jobs: for any text, a reader
+//! returns a sound report or names the error.
 
 use model::source_report::SourceReport;
 use readers::claims::{cabling, job, nccl_topology, neighbours, ray};
@@ -8,23 +8,23 @@ use super::dice::Dice;
 use super::fuzz;
 use super::mutation::mutate;
 
-/// What holds of everything that a reader says.
-fn is_sound(said: &SourceReport) {
+/// Invariants of every reader's report.
+fn is_sound(report: &SourceReport) {
     let shown = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
-    assert!(said.problems.len() <= 201, "{} problems", said.problems.len());
-    for problem in &said.problems {
+    assert!(report.problems.len() <= 201, "{} problems", report.problems.len());
+    for problem in &report.problems {
         assert!(shown(&problem.message), "{problem:?}");
         assert!(problem.at.as_deref().is_none_or(|at| at.starts_with("nodes/n1/f")), "{problem:?}");
     }
-    assert!(said.notes.iter().all(|note| shown(note)), "{:?}", said.notes);
-    for group in &said.groups {
+    assert!(report.notes.iter().all(|note| shown(note)), "{:?}", report.notes);
+    for group in &report.groups {
         assert!(shown(&group.name) && group.at.is_some(), "{group:?}");
         let mut once = group.nodes.clone();
         once.sort();
         once.dedup();
         assert_eq!(once.len(), group.nodes.len(), "{group:?}");
     }
-    for (name, node) in &said.nodes {
+    for (name, node) in &report.nodes {
         assert!(!name.as_str().is_empty() && !name.as_str().starts_with(['-', '.']), "{name}");
         assert!(!name.as_str().contains(['/', ' ', '\0', '\n']), "{name}");
         for nic in &node.nics {
@@ -32,10 +32,10 @@ fn is_sound(said: &SourceReport) {
             assert!(words.into_iter().flatten().all(|word| shown(word)), "{nic:?}");
         }
     }
-    assert!(said.beliefs.iter().all(|belief| shown(&belief.says)), "{:?}", said.beliefs);
+    assert!(report.beliefs.iter().all(|belief| shown(&belief.says)), "{:?}", report.beliefs);
 }
 
-/// One reader, given mutations of texts it reads.
+/// One reader, with mutations of texts that it reads.
 fn reader(
     target: &'static str,
     own: &[&str],
@@ -52,14 +52,14 @@ fn reader(
     fuzz(target, 600, make, move |bytes| {
         let text = String::from_utf8_lossy(bytes);
         recognises(&text);
-        let said = read("nodes/n1/f", &text);
-        is_sound(&said);
-        assert_eq!(said, read("nodes/n1/f", &text), "the same text reads the same");
+        let report = read("nodes/n1/f", &text);
+        is_sound(&report);
+        assert_eq!(report, read("nodes/n1/f", &text), "the same text reads the same");
     });
 }
 
 #[test]
-fn cabling_files_say_something_sound() {
+fn cabling_files_give_sound_reports() {
     const TOKENS: &[&str] = &[
         ",",
         ";",
@@ -92,7 +92,7 @@ fn cabling_files_say_something_sound() {
 }
 
 #[test]
-fn neighbours_say_something_sound() {
+fn lldp_neighbours_give_sound_reports() {
     const TOKENS: &[&str] = &[
         "[1]",
         "[4294967296]",
@@ -144,7 +144,7 @@ fn neighbours_say_something_sound() {
 }
 
 #[test]
-fn ray_clusters_say_something_sound() {
+fn ray_clusters_give_sound_reports() {
     const TOKENS: &[&str] = &[
         "\"topo_rank\": 1e308",
         "\"topo_rank\": -0",
@@ -174,7 +174,7 @@ fn ray_clusters_say_something_sound() {
 }
 
 #[test]
-fn nccl_topologies_say_something_sound() {
+fn nccl_topologies_give_sound_reports() {
     const TOKENS: &[&str] = &[
         "<",
         ">",
@@ -202,7 +202,7 @@ fn nccl_topologies_say_something_sound() {
 }
 
 #[test]
-fn jobs_say_something_sound() {
+fn jobs_give_sound_reports() {
     const TOKENS: &[&str] = &[
         "NCCL_MNNVL_ENABLE=1",
         "NCCL_CUMEM_ENABLE=0",

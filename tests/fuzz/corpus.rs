@@ -1,5 +1,5 @@
-//! Good inputs to begin with: rendered by our own simulator where it knows the
-//! tool, and written here, with made-up machines, where it does not.
+//! Valid inputs as seeds: rendered by the simulator where it knows the tool, and otherwise
+//! written here, with invented machines.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -56,18 +56,17 @@ impl Corpus {
     }
 }
 
-/// The corpus, made once.
 pub(crate) fn corpus() -> &'static Corpus {
     static CORPUS: OnceLock<Corpus> = OnceLock::new();
     CORPUS.get_or_init(make)
 }
 
-/// Small machines: damage shows as well in 3 x 3 as in 72 x 72.
+/// Small machines: damage is as visible in 3 x 3 as in 72 x 72.
 const MACHINES: &str = "title = \"t\"\n\
     [[domain]]\nname = \"rack\"\nnodes = \"tray[07-08]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 2\n\
     [[domain]]\nnodes = \"box1\"\nplatform = \"hgx-h100\"\ngpus_per_node = 3\nper_node = true\n";
 
-/// What is wrong with them, one after the other.
+/// Faults of the machines, one after the other.
 const FAULTS: &[&str] = &[
     "",
     "[[fault]]\nkind = \"tool-error\"\nnode = \"tray08\"\n[[fault]]\nkind = \"tool-error\"\nnode = \"box1\"\n",
@@ -139,7 +138,7 @@ fn make() -> Corpus {
     corpus
 }
 
-/// What a fuzzer found once: an error without a text.
+/// Found by a fuzzer: an error without a text.
 const NVBANDWIDTH: &[&str] = &[
     r#"{"nvbandwidth": {"error": "", "version": "v0.8", "testcases": []}}"#,
     "{\n\t\"nvbandwidth\" :\n\t{\n\t\t\"error\" :\"\"[CUDA_ERROR_INVALID_HANDLE] invalid resource handle",
@@ -271,7 +270,7 @@ Done device_to_device_unidir_write_ce
 
 "];
 
-/// `iperf3 -J`, one that failed, and the plain text.
+/// `iperf3 -J`, a failed one, and the plain text.
 const IPERF3: &[&str] = &[
     r#"{"start":{"connected":[{"socket":5,"local_host":"192.0.2.1","remote_host":"192.0.2.2"}],
 "version":"iperf 3.16","connecting_to":{"host":"192.0.2.2","port":5201},
@@ -288,7 +287,7 @@ const IPERF3: &[&str] = &[
 [  5]   0.00-10.04  sec  10.9 GBytes  9.32 Gbits/sec                  receiver\n\niperf Done.\n",
 ];
 
-/// What our own GPU probes print, alone and together.
+/// Output of the native GPU probes, alone and together.
 fn own_probes(corpus: &mut Corpus) {
     let rack = ["tray07".to_owned(), "tray08".to_owned()];
     for fault in FAULTS {
@@ -343,7 +342,7 @@ fn own_probes(corpus: &mut Corpus) {
     }
 }
 
-/// What `fabricgate node probe tcp` prints.
+/// Output of `fabricgate node probe tcp`.
 const TCP: &[&str] = &[
     r#"{"format":"fabricgate.tcp/1","version":"0.1.0","source":{"node":"x1","address":"192.0.2.1","device":"eth1"},"destination":{"node":"x2","address":"192.0.2.2","device":null},"rail":"rail0","streams":4,"seconds":1.0,"warmup_s":0.2,"unit":"GB/s","complete":true,"readings":[{"reading":0,"forward":{"sent_bytes":14750000,"received_bytes":14750000,"seconds":1.0,"rate":0.0118,"retransmits":0},"reverse":{"sent_bytes":14650000,"received_bytes":14650000,"seconds":1.0,"rate":0.0117,"retransmits":null}}],"latency":{"samples":200,"min_us":20.5,"median_us":31.5,"p99_us":90.25},"problems":[]}
 "#,

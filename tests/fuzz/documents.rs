@@ -1,5 +1,5 @@
-//! Fuzz targets for what is no output of a tool: almost-JSON, host lists, objects of
-//! Kubernetes, and every file that a person or a site writes for fabricgate.
+//! Fuzz targets for inputs other than outputs of tools: almost-JSON, host lists, objects of
+//! Kubernetes, and every file that a user or a site writes for fabricgate.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +53,7 @@ fn broken_json_is_read_as_far_as_it_goes() {
     fuzz("json", 1000, make, almost_json);
 }
 
-/// The reader of JSON that is none, beside serde_json.
+/// The lenient JSON reader, compared with serde_json.
 pub(super) fn almost_json(bytes: &[u8]) {
     let text = decode(bytes);
     let Some(found) = lenient_json::find_document_where(&text, |_| true) else { return };
@@ -62,8 +62,8 @@ pub(super) fn almost_json(bytes: &[u8]) {
     if let Some(stop) = &found.stopped {
         assert!(found.line <= stop.line && stop.line <= last, "{stop:?}");
     }
-    // What serde_json reads as one object is read as the same object. It
-    // takes the last of two equal keys, and so must this reader.
+    // An object that serde_json reads is read as the same object. Both take the last of two equal
+    // keys.
     if let Ok(strict) = serde_json::from_str::<Value>(&text)
         && strict.is_object()
         && depth(&strict) < 64
@@ -94,7 +94,7 @@ fn host_lists_fold_back_to_the_same_names() {
     fuzz("hostlist", 1500, make, host_lists);
 }
 
-/// A list of hosts, there and back.
+/// A host list, parsed and printed again.
 pub(super) fn host_lists(bytes: &[u8]) {
     let list = String::from_utf8_lossy(bytes);
     match hostlist::expand(&list) {
@@ -111,7 +111,7 @@ pub(super) fn host_lists(bytes: &[u8]) {
     }
 }
 
-/// That an error points into the text it is about.
+/// Checks that an error points into its text.
 pub(super) fn points_into(text: &str, error: &TextError) {
     let lines = text.matches('\n').count() + 1;
     assert!((1..=lines).contains(&error.line) && 1 <= error.column, "{error}");
@@ -120,7 +120,7 @@ pub(super) fn points_into(text: &str, error: &TextError) {
 }
 
 pub(super) fn texts(folder: &str) -> Vec<Vec<u8>> {
-    // `ci/fuzz` compiles this file in a package of its own.
+    // `ci/fuzz` compiles this file in a separate package.
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let root = above.find(|it| it.join("thresholds").is_dir()).expect("the repository");
     let folder = root.join(folder);
@@ -158,19 +158,19 @@ const TOML: &[&str] = &[
     "\"n[1-9]\"",
 ];
 
-/// What every source keeps to, whatever it was given.
-pub(super) fn speaks_sense(said: &SourceReport) {
-    for problem in &said.problems {
+/// Invariants of every source, for any input.
+pub(super) fn speaks_sense(report: &SourceReport) {
+    for problem in &report.problems {
         assert!(!problem.message.trim().is_empty(), "a problem without words");
     }
-    for group in &said.groups {
+    for group in &report.groups {
         assert!(
             !group.scheme.is_empty() && group.nodes.iter().all(|node| !node.as_str().is_empty())
         );
         let once: BTreeSet<_> = group.nodes.iter().collect();
         assert_eq!(once.len(), group.nodes.len(), "a node twice in {}", group.name);
     }
-    let shown = serde_json::to_string(said).expect("it can be written down");
+    let shown = serde_json::to_string(report).expect("it can be written down");
     assert!(!shown.chars().any(char::is_control));
 }
 
@@ -236,7 +236,7 @@ pub(super) fn kubernetes_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Objects of Kubernetes, by every reader of theirs.
+/// Objects of Kubernetes, by each of their readers.
 pub(super) fn kubernetes_objects(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let nodes = nodes::read("n.json", &text);
@@ -272,7 +272,6 @@ fn claims_are_read_whole_or_refused_at_a_place() {
     fuzz("claims", 800, make, claims_files);
 }
 
-/// A file of claims.
 pub(super) fn claims_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match claims_file::parse("f.toml", &text) {
@@ -297,7 +296,7 @@ fn threshold_files_are_read_whole_or_refused_with_every_place() {
     fuzz("thresholds", 150, make, threshold_files);
 }
 
-/// A file of thresholds, over those that are built in.
+/// A file of thresholds, merged into the built-in ones.
 pub(super) fn threshold_files(bytes: &[u8]) {
     let text = match file::decode_text(bytes, "f.toml") {
         Ok(text) => text,
@@ -333,7 +332,6 @@ fn probe_files_are_read_whole_or_refused_at_a_place() {
     fuzz("probes", 400, make, probe_files);
 }
 
-/// A file that describes a probe.
 pub(super) fn probe_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match probe_catalog::parse_probe("f.toml", &text) {
@@ -342,7 +340,7 @@ pub(super) fn probe_files(bytes: &[u8]) {
             assert!(!probe.command_words().any(|word| word.contains('\0')));
             assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
             assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
-            // Every brace is a placeholder that somebody fills.
+            // Every brace is a placeholder with a value.
             for word in probe.command_words() {
                 let fill = |word: String, name: &&str| word.replace(name, "");
                 let rest = placeholder::ALL.iter().fold(word.clone(), fill);
@@ -361,7 +359,7 @@ pub(super) fn probe_files(bytes: &[u8]) {
     }
 }
 
-/// Between them every section, and most keys.
+/// Together they have every section, and most keys.
 pub(super) fn configuration_seeds() -> Vec<Vec<u8>> {
     [
         "claims = \"claims.toml\"\nrun_dir = \"runs\"\nplatform = \"hgx-h100\"\n\
@@ -448,7 +446,6 @@ fn scenarios_are_read_whole_or_refused_with_one_message() {
     fuzz("scenarios", 300, make, scenario_files);
 }
 
-/// A file that describes simulated machines.
 pub(super) fn scenario_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Err(error) = Scenario::parse(&text) {

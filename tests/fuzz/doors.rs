@@ -1,6 +1,5 @@
-//! Every way by which text from outside comes in, by name: for a guided fuzzer
-//! (`ci/fuzz`), which finds inputs of its own and needs only where to begin and
-//! what must hold.
+//! Every entry point for text from outside, by name: for a guided fuzzer (`ci/fuzz`), which finds
+//! inputs by itself and needs only seeds and invariants.
 
 use model::parse_output::Tool;
 use readers::claims::format_detection;
@@ -9,17 +8,16 @@ use readers::outputs;
 use super::corpus::corpus;
 use super::{documents, kept, slurm, stored, tools};
 
-/// One way in.
+/// One entry point.
 pub(crate) struct Door {
-    /// Its name.
     pub(crate) name: &'static str,
-    /// Good inputs to begin with.
+    /// Valid inputs as seeds.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
-    /// What must hold for every input; it panics where that does not.
+    /// The invariants of every input; it panics if one is broken.
     pub(crate) check: fn(&[u8]),
 }
 
-/// A door of one tool's parser.
+/// The entry point of one tool's parser.
 macro_rules! tool {
     ($name:literal, $corpus:ident, $tool:expr, $parser:path) => {
         Door {
@@ -33,7 +31,6 @@ macro_rules! tool {
     };
 }
 
-/// All of them.
 pub(crate) const ALL: &[Door] = &[
     tool!("nvbandwidth", nvbandwidth, Tool::Nvbandwidth, outputs::nvbandwidth),
     tool!("nccl", nccl, Tool::NcclTests, outputs::nccl),
@@ -83,12 +80,12 @@ pub(crate) const ALL: &[Door] = &[
     Door { name: "workers", seeds: stored::worker_seeds, check: stored::workers },
 ];
 
-/// A file of claims of whatever kind, as `claims` is given it.
+/// A file of claims of any kind, as `claims` receives it.
 fn sources(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut include = |_: &str| Err("no such file".to_owned());
-    for said in format_detection::read_text("f", &text, &mut include) {
-        documents::speaks_sense(&said);
+    for report in format_detection::read_text("f", &text, &mut include) {
+        documents::speaks_sense(&report);
     }
 }
 

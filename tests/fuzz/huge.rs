@@ -1,5 +1,5 @@
-//! Huge numbers in the outputs of tools, read and judged: whatever an output states, the
-//! judge comes to an answer and counts past no type's end.
+//! Huge numbers in the outputs of tools, read and judged: for any output, the judge returns a
+//! verdict and no count overflows.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,10 @@ use readers::outputs;
 
 use super::corpus::corpus;
 
-/// Counts of no machine, and the largest of each width.
+/// Impossible counts, and the largest of each width.
 const HUGE: [u64; 6] = [1_023, 300_000, 0x7fff_ffff, u32::MAX as u64, i64::MAX as u64, u64::MAX];
 
-/// The runs of digits of a text, one for each kind of line that stands before them.
+/// The runs of digits of a text, one for each different line prefix.
 pub(crate) fn numbers(text: &str) -> Vec<(usize, usize)> {
     let mut kinds: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let (bytes, mut at) = (text.as_bytes(), 0);
@@ -47,7 +47,7 @@ fn huge_numbers_of_tools_are_judged_and_never_overflow() {
     ];
     let (mut tried, mut broke) = (0, BTreeMap::new());
     for texts in corpus().of_tools() {
-        // Texts of one tool are alike: some of each are enough.
+        // Texts of one tool are alike: a few of each suffice.
         for text in texts.iter().step_by(texts.len().div_ceil(3).max(1)) {
             let Ok(text) = std::str::from_utf8(text) else { continue };
             for (number, (from, to)) in numbers(text).into_iter().enumerate() {

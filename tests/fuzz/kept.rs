@@ -1,5 +1,5 @@
-//! Fuzz targets for what a gate keeps: its journal, certificates, and acceptance
-//! documents. Whoever hands one over may have written anything into it.
+//! Fuzz targets for the gate's stored files: its journal, certificates, and acceptance documents.
+//! A file from another party may have any content.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ use model::verdict::Outcome;
 use super::stored;
 use super::stored::{STYLE, is_quiet};
 
-/// When all this is looked at.
+/// The time of all checks.
 const NOW: i64 = 1_795_233_600;
 
 fn stamp(unix: i64) -> ClockStamp {
@@ -32,7 +32,7 @@ fn stamp(unix: i64) -> ClockStamp {
     ClockStamp { at, unix, boot: "b".to_owned(), uptime_s: 5.5 }
 }
 
-/// What a gate wrote down, by whoever only looks, and by the gate that goes on with it.
+/// A gate's journal, read by a reader, and by the gate that continues it.
 pub(crate) fn journals(bytes: &[u8]) {
     let place = stored::folder();
     fs::write(place.path().join(journal::JOURNAL_FILE), bytes).expect("written");
@@ -60,7 +60,7 @@ pub(crate) fn journals(bytes: &[u8]) {
         let _ = node_state::explain_no_drain(node, &ledger);
     }
     let _ = budget::budget_shares(&ledger, 18, &policy, &now);
-    // An epoch after the last one there can be is refused; nothing else is.
+    // An epoch beyond the largest possible one is refused; nothing else is.
     let Ok(mut gate) = Journal::open_without_waiting(place.path()) else {
         return assert_eq!(ledger.epoch, u64::MAX, "it was read, and is not gone on with");
     };
@@ -71,11 +71,11 @@ pub(crate) fn journals(bytes: &[u8]) {
         (after.lines, &after.drains, &after.open_intents),
         (lines, &ledger.drains, &ledger.open_intents)
     );
-    let again = journal::read_state(place.path()).expect("what a gate wrote can be read");
+    let again = journal::read_state(place.path()).expect("a gate's journal is readable");
     assert_eq!(again, after);
 }
 
-/// Whose signatures count here.
+/// The trusted signers.
 fn trust() -> &'static SignatureTrust {
     static TRUST: OnceLock<SignatureTrust> = OnceLock::new();
     TRUST.get_or_init(|| {
@@ -90,8 +90,8 @@ fn trust() -> &'static SignatureTrust {
     })
 }
 
-/// A certificate, by whoever counts it, voids it and shows it, or an acceptance
-/// document, read and shown.
+/// A certificate, as it is accepted, revoked and shown, or an acceptance document, read and
+/// shown.
 pub(crate) fn certificates(bytes: &[u8]) {
     let place = stored::folder();
     let node = NodeName::from("n1");
@@ -133,7 +133,7 @@ pub(crate) fn certificates(bytes: &[u8]) {
             let again = again.expect("it is there");
             assert!(again.voided.is_some() && again.signature.is_none());
         }
-        // That of a newer version is left as it is, and told.
+        // A file of a newer version is unchanged, and reported.
         Ok(false) | Err(RecordError::Newer { .. }) => {}
         Err(error) => panic!("{error}"),
     }
@@ -155,7 +155,7 @@ pub(crate) fn certificate_seeds() -> Vec<Vec<u8>> {
     stored::left().certificates.clone()
 }
 
-/// A journal in which everything happens that can be written down.
+/// A journal with every kind of event.
 pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     let (node, run) = (NodeName::from("n1"), "r1".to_owned());
     let word = |text: &str| text.to_owned();
@@ -265,6 +265,6 @@ fn journals_are_read_whole_or_refused() {
 }
 
 #[test]
-fn certificates_of_somebody_else_never_break_a_reader() {
+fn foreign_certificates_never_break_a_reader() {
     stored::target("certificates", 500, certificate_seeds(), certificates);
 }

@@ -1,9 +1,9 @@
 //! Fuzz targets for everything that reads text from outside, run by
 //! `cargo test` for a bounded number of iterations.
 //!
-//! The same inputs come every time. `FABRICGATE_FUZZ_ITERATIONS` makes more of
-//! them (for each target), `FABRICGATE_FUZZ_SEED` others. An input that fails is
-//! kept in a file; its seed with one iteration makes it again.
+//! The inputs are the same every time. `FABRICGATE_FUZZ_ITERATIONS` makes more of them (for each
+//! target), `FABRICGATE_FUZZ_SEED` others. A failing input is stored in a file; its seed with one
+//! iteration makes it again.
 
 mod cables_and_jobs;
 mod corpus;
@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use dice::Dice;
 
-/// Longest time for one input. Any input takes milliseconds; this is far
-/// beyond what a busy machine explains.
+/// Longest time for one input. Any input takes milliseconds; a busy machine cannot explain this
+/// much.
 const HANGS: Duration = Duration::from_secs(20);
 
 fn number(name: &str) -> Option<u64> {
@@ -47,7 +47,7 @@ fn fuzz(
 ) {
     let iterations = number("FABRICGATE_FUZZ_ITERATIONS").unwrap_or(default_iterations);
     let first = number("FABRICGATE_FUZZ_SEED").unwrap_or(1);
-    // The watcher must know what hangs.
+    // The watcher must know the hanging input.
     let current = Arc::new(Mutex::new((first, Vec::new())));
     let shown = Arc::clone(&current);
     let (sender, receiver) = mpsc::channel();

@@ -1,11 +1,11 @@
-//! Damage that knows what it damages: lines, numbers, words of the grammar.
+//! Damage that follows the structure of its input: lines, numbers, tokens of the grammar.
 //!
-//! Bytes and dice in, bytes out. What launchers, editors, full disks and
-//! mistaken copies do to outputs comes first; what nobody does comes last.
+//! Bytes and dice in, bytes out. Damage by launchers, editors, full disks and mistaken copies
+//! comes first; unrealistic damage comes last.
 
 use super::dice::Dice;
 
-/// Numbers that readers stumble over.
+/// Numbers that are hard to parse.
 const NUMBERS: &[&str] = &[
     "0",
     "-1",
@@ -35,7 +35,7 @@ const NUMBERS: &[&str] = &[
     "1000000",
 ];
 
-/// Bytes that are no text, or text that is no output.
+/// Bytes that are not text, or text that is not an output.
 const GARBAGE: &[&[u8]] = &[
     b"\x00",
     b"\x00\x00\x00\x00",
@@ -68,11 +68,11 @@ const GARBAGE: &[&[u8]] = &[
     b"#",
 ];
 
-/// Longest input that is made; larger ones only take time.
+/// Longest generated input; larger ones only take time.
 const LONGEST: usize = 200_000;
 
-/// One input: a text of `corpus`, damaged one to four times. `tokens` are words
-/// of its grammar, `others` what else may be spliced in.
+/// One input: a text of `corpus`, damaged one to four times. `tokens` are tokens of its grammar,
+/// `others` further texts to splice in.
 pub(crate) fn mutate(
     dice: &mut Dice,
     corpus: &[Vec<u8>],
@@ -170,8 +170,8 @@ fn swap_lines(dice: &mut Dice, lines: &mut [&[u8]]) {
     lines.swap(a, b);
 }
 
-/// The beginning of one output and the end of another, as of two writers or a
-/// file that was written over. Mostly cut between lines.
+/// The beginning of one output and the end of another, as of two writers or a file that was
+/// overwritten. Mostly cut between lines.
 fn splice(dice: &mut Dice, input: &[u8], from: &[Vec<u8>]) -> Vec<u8> {
     let other = dice.pick(from);
     let between_lines = !dice.once_in(4);
@@ -254,7 +254,7 @@ fn line_ends(dice: &mut Dice, input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What launchers and copy-and-paste put in front of lines.
+/// Prefixes that launchers and copy-and-paste add to lines.
 fn prefixed(dice: &mut Dice, input: &[u8]) -> Vec<u8> {
     let style = dice.below(5);
     let mut out = Vec::with_capacity(input.len() * 2);
@@ -267,7 +267,7 @@ fn prefixed(dice: &mut Dice, input: &[u8]) -> Vec<u8> {
             3 => "> ".to_owned(),
             _ => format!("[pod/worker-{rank}/main] "),
         };
-        // Not every line has one: two streams were mixed.
+        // Some lines have none: two streams were mixed.
         if !dice.once_in(8) {
             out.extend_from_slice(prefix.as_bytes());
         }

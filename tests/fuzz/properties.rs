@@ -1,4 +1,4 @@
-//! What must hold for every input, however damaged.
+//! Invariants for every input, even a damaged one.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use model::parse_output::{ParseDocument, ParseOutput};
 use readers::outputs::text::decode;
 use serde_json::Value;
 
-/// Checks what a parser made of an input. `stands` says that every number must
-/// stand in the input as it is: the tool's parser adds and converts nothing.
+/// Checks a parser's result for an input. `stands` requires that every number occurs in the input
+/// as it is: the tool's parser adds and converts nothing.
 pub(crate) fn check(bytes: &[u8], parsed: &ParseOutput, stands: bool) {
     let text = decode(bytes);
     for measurement in &parsed.measurements {
@@ -32,7 +32,7 @@ pub(crate) fn check(bytes: &[u8], parsed: &ParseOutput, stands: bool) {
     survives_json(parsed);
 }
 
-/// Cells are as many as rows and columns say.
+/// Cells are as many as rows and columns state.
 fn fits(measurement: &Measurement) {
     if let Measurement::Matrix(matrix) = measurement {
         assert_eq!(matrix.cells.len(), matrix.rows.len(), "{matrix:?}");
@@ -67,8 +67,8 @@ fn bits(value: f64) -> u64 {
     (value + 0.0).to_bits()
 }
 
-/// Every number that stands in a text: the longest runs that are numbers, and
-/// their parts only where the run as a whole is none.
+/// Every number in a text: the longest runs that are numbers, and their parts only where the run
+/// as a whole is not a number.
 fn printed(text: &str) -> HashSet<u64> {
     let mut found = HashSet::new();
     let mut add = |word: &str| {
@@ -81,7 +81,7 @@ fn printed(text: &str) -> HashSet<u64> {
         if add(run) {
             continue;
         }
-        // `3->7`, `-----12`, `1024e`: the numbers in it stand by themselves.
+        // `3->7`, `-----12`, `1024e`: the numbers in it are separate.
         for part in run.split(|c: char| !c.is_ascii_digit() && c != '.') {
             add(part);
         }
@@ -89,7 +89,7 @@ fn printed(text: &str) -> HashSet<u64> {
     found
 }
 
-/// A document read back is the same, and nothing in it can steer a terminal.
+/// A document read back is the same, and no part of it can control a terminal.
 fn survives_json(parsed: &ParseOutput) {
     let document = ParseDocument::new("input".to_owned(), parsed.clone());
     let text = serde_json::to_string(&document).expect("a document is plain data");

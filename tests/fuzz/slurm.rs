@@ -1,7 +1,7 @@
-//! Everything that reads what Slurm says, given damaged files and answers.
+//! All readers of Slurm's files and answers, with damaged input.
 //!
-//! Each input goes through all readers, also those whose format it is not:
-//! whoever names a file is sometimes wrong.
+//! Each input goes through all readers, also those of other formats: users sometimes name the
+//! wrong file.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ const OTHERS: &[&str] = &[
     "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nmain*  up   infinite  1   drng t4\n\
      main*  up   infinite  3   idle t[1-3]\n",
     "t[01-02]|2|part1|None|idle\nt03|1|part2|down|down*",
-    // Found by a fuzzer: a node that names one unit twice, and a state with a control in it.
+    // Found by a fuzzer: a node that names one unit twice, and a state with a control character.
     "NodeName=t1 Arch=x\n   State=IDLE\n   Topology=racks:r2,x,racks:r2\n\n",
     "NodeName=t1 Arch=x\n   State=DOWN* To\u{8c}x:r1 \n   Partitions=main\n\n",
     "REASON               USER      TIMESTAMP           NODELIST\n\
@@ -110,13 +110,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     texts(&[YAML, CONF, TOPOLOGY, NODES, OTHERS])
 }
 
-/// What holds of everything that is said, whatever it was read from.
-fn holds(said: &SourceReport) {
-    assert!(said.problems.len() <= 201 && said.notes.len() <= 201);
-    assert!(said.problems.iter().all(|p| !p.message.is_empty()));
-    assert!(said.problems.iter().all(|p| p.at.as_ref().is_none_or(|at| !at.is_empty())));
+/// Invariants of every report, from any input.
+fn holds(report: &SourceReport) {
+    assert!(report.problems.len() <= 201 && report.notes.len() <= 201);
+    assert!(report.problems.iter().all(|p| !p.message.is_empty()));
+    assert!(report.problems.iter().all(|p| p.at.as_ref().is_none_or(|at| !at.is_empty())));
     let mut names = BTreeSet::new();
-    for group in &said.groups {
+    for group in &report.groups {
         let nodes: BTreeSet<_> = group.nodes.iter().collect();
         let is_partition = group.kind == NodeGroupKind::Partition;
         assert!(is_partition || nodes.len() == group.nodes.len(), "{group:?}");
@@ -124,14 +124,14 @@ fn holds(said: &SourceReport) {
         let key = (group.kind, &group.topology, &group.scheme, &group.name);
         assert!(names.insert(key) || is_partition, "twice: {key:?}");
     }
-    assert!(said.nodes.keys().all(|node| !node.as_str().is_empty()));
+    assert!(report.nodes.keys().all(|node| !node.as_str().is_empty()));
     assert!(
-        !said.groups.is_empty()
-            || !said.nodes.is_empty()
-            || !said.settings.is_empty()
-            || !said.notes.is_empty()
-            || !said.problems.is_empty(),
-        "nothing was said, and not even that"
+        !report.groups.is_empty()
+            || !report.nodes.is_empty()
+            || !report.settings.is_empty()
+            || !report.notes.is_empty()
+            || !report.problems.is_empty(),
+        "a reader gave neither a report nor a problem"
     );
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn all_readers(bytes: &[u8]) {
     known(&text);
 }
 
-/// How many readers take a text for theirs. Pieces of two texts may be two's.
+/// Number of readers that recognise a text. Pieces of two texts may be recognised by two.
 fn known(text: &str) -> usize {
     let recognises: [fn(&str) -> bool; 7] = [
         topology_conf::recognises,
@@ -194,8 +194,8 @@ fn answers_of_slurm_never_break_a_reader() {
     target("slurm-answers", 500, &[TOPOLOGY, NODES, OTHERS]);
 }
 
-/// Pieces that take long to read when a text is nothing but them, on one line,
-/// if anything is looked at from its beginning again and again.
+/// Pieces that take long to read when a text consists only of them, on one line, if a reader
+/// scans repeatedly from its beginning.
 const REPEATED: &[&str] = &[
     " ",
     "a ",

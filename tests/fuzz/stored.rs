@@ -1,9 +1,8 @@
-//! Fuzz targets for what fabricgate itself writes and reads again: run folders,
-//! the history's file, and what workers say. Whoever hands one over may have
-//! written anything into it.
+//! Fuzz targets for fabricgate's stored files: run folders, the history's file, and workers'
+//! messages. A file from another party may have any content.
 //!
-//! Folders travel as one text: files, each behind a line `%% NAME`. What a gate
-//! keeps is in `kept`.
+//! Folders are encoded as one text: files, each after a line `%% NAME`. `kept` tests the gate's
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,7 @@ use super::dice::Dice;
 use super::fuzz;
 use super::mutation::mutate;
 
-/// What separates the files of a folder.
+/// Separator between the files of a folder.
 const FILE: &str = "%% ";
 
 const TOKENS: &[&str] = &[
@@ -53,22 +52,22 @@ const TOKENS: &[&str] = &[
     ":",
 ];
 
-/// A folder of our own, in memory where there is such a place.
+/// A temporary folder, in memory where such a place exists.
 pub(super) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     made.expect("a folder")
 }
 
-/// The program that makes the runs that mutations begin with.
+/// The program that makes the runs that are mutated.
 fn program() -> PathBuf {
-    // Cargo names it to this test, and not to the crate of ci/fuzz.d.
+    // Cargo passes its path to this test, and not to the crate of ci/fuzz.d.
     let built = || option_env!("CARGO_BIN_EXE_fabricgate").map(Into::into);
     let named = std::env::var_os("FABRICGATE_FUZZ_PROGRAM").or_else(built);
     named.expect("FABRICGATE_FUZZ_PROGRAM names a program").into()
 }
 
-/// One node that is slow, and one that is not: small, with findings and proposals.
+/// A slow node and a healthy one: small, with findings and proposals.
 const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nnodes = \"box[1-2]\"\n\
     platform = \"hgx-h100\"\ngpus_per_node = 2\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"box2:1\"\ncount = 3\n";
@@ -77,12 +76,13 @@ const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nnodes = \"box[1-2]\
 const RACK: &str = "title = \"t\"\nseed = 7\n[noise]\nsigma = 0.002\n[[domain]]\nname = \"rack\"\n\
     nodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
 
-/// Simulated nodes are certified only where a site says so, which is meant for this.
+/// Simulated nodes are certified only where the site's configuration allows it, which exists for
+/// this purpose.
 const CONFIG: &str = "run_dir = \"good\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
     [policy]\nsimulated = true\n";
 
-/// What one run and its gate leave behind, as texts.
+/// Files of one run and its gate, as texts.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     runs: Vec<Vec<u8>>,
@@ -123,14 +123,13 @@ pub(super) fn left() -> &'static Left {
     })
 }
 
-/// Runs the program here.
 #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
 fn measure(folder: &Path, args: &[&str]) {
     let mut command = std::process::Command::new(program());
     command.args(args).current_dir(folder).env_remove("FABRICGATE_CONFIG");
     let ended = command.output().expect("the program starts");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!([Some(0), Some(3)].contains(&ended.status.code()), "{args:?}: {said}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!([Some(0), Some(3)].contains(&ended.status.code()), "{args:?}: {stderr}");
 }
 
 /// The history of the runs of a folder.
@@ -141,7 +140,7 @@ fn rebuilt(place: &Path) -> PathBuf {
     path
 }
 
-/// A folder as a text; of raw outputs the first few.
+/// A folder as a text; only the first few raw outputs.
 fn packed(run: &Path) -> Vec<u8> {
     let mut text = Vec::new();
     let mut put = |name: &str, path: &Path| {
@@ -158,7 +157,7 @@ fn packed(run: &Path) -> Vec<u8> {
     text
 }
 
-/// Puts a text of [`packed`] into a folder.
+/// Writes a text of [`packed`] into a folder.
 fn unpacked(bytes: &[u8], to: &Path) {
     let text = String::from_utf8_lossy(bytes);
     let mut file: Option<(&str, String)> = None;
@@ -180,7 +179,7 @@ fn unpacked(bytes: &[u8], to: &Path) {
     put(file);
 }
 
-/// Text for a terminal that steers nothing but its own lines.
+/// Text for a terminal that controls only its own lines.
 pub(super) fn is_quiet(text: &str) {
     let steers = |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c));
     if let Some(at) = text.find(steers) {
@@ -191,7 +190,7 @@ pub(super) fn is_quiet(text: &str) {
 
 pub(super) const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
-/// A run folder, by everybody who reads one, and in every form of a report.
+/// A run folder, through every reader, and in every form of a report.
 pub(crate) fn run_folders(bytes: &[u8]) {
     let place = folder();
     unpacked(bytes, place.path());
@@ -251,13 +250,13 @@ pub(crate) fn histories(bytes: &[u8]) {
 /// Lines between a coordinator and its workers, both ways.
 pub(crate) fn workers(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
-        if let Ok(said) = serde_json::from_slice::<WorkerMessage>(line) {
-            if let WorkerMessage::Output { data, .. } = &said {
+        if let Ok(message) = serde_json::from_slice::<WorkerMessage>(line) {
+            if let WorkerMessage::Output { data, .. } = &message {
                 let _ = BASE64_STANDARD.decode(data);
             }
-            let again = serde_json::to_vec(&said).expect("plain data");
+            let again = serde_json::to_vec(&message).expect("plain data");
             let back: WorkerMessage = serde_json::from_slice(&again).expect("read back");
-            assert_eq!(back, said);
+            assert_eq!(back, message);
         }
         if let Ok(asked) = serde_json::from_slice::<CoordinatorMessage>(line) {
             let again = serde_json::to_vec(&asked).expect("plain data");
@@ -288,7 +287,7 @@ pub(crate) fn worker_seeds() -> Vec<Vec<u8>> {
     vec![(lines.join("\n") + "\n").into_bytes()]
 }
 
-/// One of these, given mutations of its seeds.
+/// One of these, with mutations of its seeds.
 pub(super) fn target(name: &'static str, iterations: u64, own: Vec<Vec<u8>>, check: fn(&[u8])) {
     own.iter().for_each(|good| check(good));
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
@@ -296,7 +295,7 @@ pub(super) fn target(name: &'static str, iterations: u64, own: Vec<Vec<u8>>, che
 }
 
 #[test]
-fn run_folders_of_somebody_else_never_break_a_reader_or_a_report() {
+fn foreign_run_folders_never_break_a_reader_or_a_report() {
     target("run-folders", 150, run_seeds(), run_folders);
 }
 
@@ -319,6 +318,6 @@ fn a_history_with_any_bytes_changed_never_breaks_its_reader() {
 }
 
 #[test]
-fn what_workers_say_is_read_or_refused_line_by_line() {
+fn workers_messages_are_read_or_refused_line_by_line() {
     target("workers", 800, worker_seeds(), workers);
 }

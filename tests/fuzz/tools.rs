@@ -1,5 +1,5 @@
-//! Fuzz targets for the outputs of tools: no parser ends, hangs or invents a number,
-//! whatever it is given.
+//! Fuzz targets for the outputs of tools: for any input, no parser ends the process, hangs or
+//! invents a number.
 
 use model::parse_output::{ParseOutput, Tool};
 use readers::outputs;
@@ -11,8 +11,8 @@ use super::dice::Dice;
 use super::mutation::mutate;
 use super::{fuzz, properties};
 
-/// One parser, given mutations of its own tool's outputs whether or not it
-/// recognises them; then the whole reader, which may choose another one.
+/// One parser, with mutations of its own tool's outputs even if it does not recognise them; then
+/// the whole reader, which may choose another one.
 fn parser(
     target: &'static str,
     tool: Tool,
@@ -30,7 +30,7 @@ fn parser(
     fuzz(target, 600, make, move |bytes| one_tool(bytes, tool, recognises, parse));
 }
 
-/// One parser, whether or not it recognises this; then the whole reader.
+/// One parser, even if it does not recognise this; then the whole reader.
 pub(super) fn one_tool(
     bytes: &[u8],
     tool: Tool,
@@ -47,7 +47,7 @@ pub(super) fn one_tool(
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
-/// Tools whose numbers are taken over as they are printed.
+/// Tools whose numbers the parser copies as printed.
 fn stands(tool: Option<Tool>) -> bool {
     matches!(
         tool,
@@ -61,8 +61,8 @@ fn stands(tool: Option<Tool>) -> bool {
     )
 }
 
-/// Whether every number of an input must stand in it: its tool takes them over, and no
-/// part of it may be of a tool that converts (a file of two tools is read as both).
+/// True if every number of an input must occur in it: the parser copies them, and no part of the
+/// input may be of a tool that converts (a file of two tools is read as both).
 fn all_stand(bytes: &[u8], parsed: &ParseOutput) -> bool {
     use outputs::smi::nvlink;
     use outputs::{iperf3, nvloom, perftest, tcp};
@@ -375,14 +375,14 @@ fn mixtures_of_all_outputs_never_break_the_reader() {
     fuzz("mixture", 400, make, any_tool);
 }
 
-/// Whatever tool it may be from.
+/// An output of any tool.
 pub(super) fn any_tool(bytes: &[u8]) {
     let parsed = outputs::parse_output(bytes);
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
 #[test]
-fn bytes_without_any_sense_are_no_measurements() {
+fn random_bytes_give_no_measurements() {
     let make = |dice: &mut Dice| {
         let length = dice.below(4096);
         (0..length).map(|_| u8::try_from(dice.below(256)).expect("a byte")).collect()

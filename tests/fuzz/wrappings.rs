@@ -1,5 +1,5 @@
-//! What launchers, collectors and people put around an output changes nothing of what
-//! is read from it.
+//! Text that launchers, collectors and users put around an output does not change its parsed
+//! values.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use readers::outputs;
 
 use super::corpus::corpus;
 
-/// What stands in front of the line with this number, from 0.
+/// Prefix of the line with this number, from 0.
 type Front = fn(usize) -> String;
 
-/// A margin that is in no list.
+/// A prefix outside the list.
 const ANYTHING: &str = "anything";
 
 const FRONTS: &[(&str, Front)] = &[
@@ -67,7 +67,7 @@ const FRONTS: &[(&str, Front)] = &[
     ("a quotation of a log", |at| format!("> 2026-02-03T04:05:{:02}Z n7: ", at % 60)),
 ];
 
-/// What stands around a whole output.
+/// Text around a whole output.
 type Around = fn(&str) -> String;
 
 const AROUND: &[(&str, Around)] = &[
@@ -100,8 +100,8 @@ const AROUND: &[(&str, Around)] = &[
 /// Rendered outputs of each tool.
 const SAMPLES: usize = 4;
 
-/// All samples of all tools: rendered, recorded, and from machines elsewhere where a
-/// folder of them lies beside the repository.
+/// All samples of all tools: rendered, recorded, and from other machines if a folder of them lies
+/// next to the repository.
 fn samples() -> Vec<(String, String)> {
     let corpus = corpus();
     let all = [
@@ -122,7 +122,7 @@ fn samples() -> Vec<(String, String)> {
     ];
     let rendered = all.into_iter().flat_map(|(tool, outputs)| {
         let texts = outputs.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-        // More of the same say nothing more.
+        // More samples of a kind add nothing.
         texts.take(SAMPLES).enumerate().map(move |(at, text)| (format!("{tool} {at}"), text))
     });
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -140,7 +140,7 @@ fn samples() -> Vec<(String, String)> {
         let text = String::from_utf8(fs::read(&path).ok()?).ok()?;
         Some((path.display().to_string(), text))
     });
-    // A lone line has nothing that its prefix could be told from.
+    // A single line does not reveal its prefix.
     rendered.chain(recorded).filter(|(_, text)| 1 < text.lines().count()).collect()
 }
 
@@ -153,7 +153,7 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
     files.sort();
 }
 
-/// What must be the same: all but who printed it, and on which line.
+/// Parts that must be the same: all except the node's name and the line numbers.
 fn same(parsed: &ParseOutput) -> ParseOutput {
     let mut parsed = parsed.clone();
     parsed.facts.hosts.clear();
@@ -163,7 +163,7 @@ fn same(parsed: &ParseOutput) -> ParseOutput {
     parsed
 }
 
-/// What differs, for people.
+/// A readable difference.
 fn difference(was: &ParseOutput, is: &ParseOutput) -> Option<String> {
     let (was, is) = (same(was), same(is));
     if was == is {
@@ -188,7 +188,7 @@ fn difference(was: &ParseOutput, is: &ParseOutput) -> Option<String> {
 }
 
 #[test]
-fn what_stands_around_an_output_changes_nothing_of_it() {
+fn text_around_an_output_changes_nothing_of_it() {
     let (mut wrong, mut held) = (Vec::new(), 0);
     for (name, text) in samples() {
         let was = outputs::parse_output(text.as_bytes());
@@ -200,7 +200,7 @@ fn what_stands_around_an_output_changes_nothing_of_it() {
         };
         let end = if text.ends_with('\n') { "\n" } else { "" };
         for (how, front) in FRONTS {
-            // A few lines can begin alike by chance.
+            // A few lines can share a prefix by chance.
             if [ANYTHING, "grep -n"].contains(how) && text.lines().count() < 4 {
                 continue;
             }
@@ -218,7 +218,7 @@ fn what_stands_around_an_output_changes_nothing_of_it() {
 }
 
 #[test]
-fn nothing_is_taken_off_an_output_that_nobody_wrapped() {
+fn nothing_is_removed_from_an_unwrapped_output() {
     let corpus = corpus();
     for bytes in corpus.of_tools().flatten() {
         let text = outputs::text::decode(bytes);

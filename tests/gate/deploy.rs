@@ -1,7 +1,7 @@
-//! What an operator installs, without a cluster: manifests are whole and agree
-//! with each other, with the guide, and with the program.
+//! The manifests that an operator installs, without a cluster: they are complete and agree with
+//! each other, with the guide, and with the program.
 //!
-//! What a server makes of them is `tests/lab_kubernetes/deploy.rs`' part.
+//! `tests/lab_kubernetes/deploy.rs` tests them on a server.
 
 mod apart;
 #[path = "../support/manifests.rs"]
@@ -33,7 +33,7 @@ fn files(extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What all overlays and components make, each object once.
+/// The objects of all overlays and components, each once.
 fn everything() -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for name in OVERLAYS {
@@ -45,7 +45,7 @@ fn everything() -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn every_manifest_is_reached_from_an_overlay_or_meant_for_somebody_else() {
+fn every_manifest_is_in_an_overlay_or_belongs_to_another_product() {
     let made = everything();
     let mut count = 0;
     for path in files("yaml") {
@@ -79,9 +79,9 @@ fn nothing_of_an_overlay_that_observes_may_change_a_node() {
     }
 }
 
-/// In two processes neither becomes the other.
+/// In two processes neither identity can assume the other.
 #[test]
-fn only_the_gate_that_measures_too_may_have_a_token_of_who_measures() {
+fn only_the_gate_that_also_measures_may_have_a_token_of_the_prober() {
     for name in OVERLAYS {
         let given = rights(&overlay(name));
         let asks = given.iter().any(|right| right.resource == "serviceaccounts/token");
@@ -108,7 +108,8 @@ fn no_account_may_both_make_pods_and_change_nodes() {
         );
         assert!(right.resource != "*" && right.group != "*", "{right:?}");
         assert!(right.resource != "secrets", "{right:?}");
-        // The gate that measures too asks for tokens of who measures, and nobody else for any.
+        // The gate that also measures requests tokens of the measuring account; no other account
+        // requests any.
         let is_account = right.resource.starts_with("serviceaccounts");
         let of_prober = right.who == "fabricgate-gate"
             && right.resource == "serviceaccounts/token"
@@ -119,7 +120,7 @@ fn no_account_may_both_make_pods_and_change_nodes() {
         if right.resource == "nodes" {
             assert!(["get", "list", "watch", "patch"].contains(&right.verb.as_str()), "{right:?}");
         }
-        // Whoever makes pods where the gate runs could run as the gate.
+        // An account that creates pods in the gate's namespace could run as the gate.
         let makes = right.resource.starts_with("pods") && right.verb == "create";
         assert!(!makes || right.within == "fabricgate-probes", "{right:?}");
     }
@@ -127,13 +128,13 @@ fn no_account_may_both_make_pods_and_change_nodes() {
 }
 
 /// The table of rights in the guide: account, where, resource, verbs, why.
-fn told() -> BTreeSet<Right> {
+fn documented_rights() -> BTreeSet<Right> {
     let guide = fs::read_to_string(deploy().join("../../docs/kubernetes.md")).expect("the guide");
-    let mut told = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for line in guide.lines().filter(|line| line.starts_with("| `fabricgate-")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [who, within, resources, verbs, why] = cells[..] else { panic!("{line}: five cells") };
-        assert!(!why.is_empty(), "{line}: says not what it is for");
+        assert!(!why.is_empty(), "{line}: no purpose is given");
         let quoted = |cell: &str| -> Vec<String> {
             cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
         };
@@ -142,10 +143,10 @@ fn told() -> BTreeSet<Right> {
                 Some((resource, name)) => (resource.to_owned(), name.to_owned()),
                 None => (resource, String::new()),
             };
-            // As kubectl writes it: nodes/status, leases.coordination.k8s.io.
+            // In kubectl's notation: nodes/status, leases.coordination.k8s.io.
             let (resource, group) = resource.split_once('.').unwrap_or((&resource, ""));
             for verb in quoted(verbs) {
-                told.insert(Right {
+                documented.insert(Right {
                     who: quoted(who).remove(0),
                     within: quoted(within).into_iter().next().unwrap_or_default(),
                     group: group.to_owned(),
@@ -156,19 +157,19 @@ fn told() -> BTreeSet<Right> {
             }
         }
     }
-    told
+    documented
 }
 
 #[test]
-fn the_guide_tells_every_right_and_no_other() {
+fn the_guide_lists_every_right_and_no_other() {
     let all: Vec<Value> = everything().into_values().collect();
     let given = rights(&all);
-    let told = told();
+    let documented = documented_rights();
     let only = |a: &BTreeSet<Right>, b: &BTreeSet<Right>| -> Vec<Right> {
         a.difference(b).cloned().collect()
     };
-    assert_eq!(only(&given, &told), [], "given and not told");
-    assert_eq!(only(&told, &given), [], "told and not given");
+    assert_eq!(only(&given, &documented), [], "given and not documented");
+    assert_eq!(only(&documented, &given), [], "documented and not given");
 }
 
 /// Which identities' tokens each container holds.
@@ -177,12 +178,12 @@ const TOKENS: [(&str, &[&str]); 5] = [
     ("burn-in", &["prober"]),
     ("measure", &["prober"]),
     ("tell", &["gate"]),
-    // It asks for the prober's.
+    // It requests the prober's.
     ("watch", &["gate"]),
 ];
 
 #[test]
-fn pods_name_what_is_there_and_hold_what_they_must() {
+fn pods_name_existing_objects_and_have_the_required_fields() {
     let mut seen = BTreeMap::new();
     for name in OVERLAYS {
         let objects = overlay(name);
@@ -194,7 +195,7 @@ fn pods_name_what_is_there_and_hold_what_they_must() {
                 let name = name.as_str().unwrap_or_default();
                 assert!(
                     objects.iter().any(|it| called(it) == format!("{kind} {namespace}/{name}")),
-                    "{name}: {place} names {kind} {name:?}, which nobody makes"
+                    "{name}: {place} names {kind} {name:?}, which no manifest defines"
                 );
             };
             let spec = &template["spec"];
@@ -249,7 +250,7 @@ fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|it| it.as_array().expect("a list"))
 }
 
-/// The container's name, and whose tokens it holds.
+/// The container's name, and the accounts of its tokens.
 fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTreeSet<String>) {
     let name = container["name"].as_str().expect("a name").to_owned();
     let image = container["image"].as_str().expect("an image");
@@ -269,7 +270,7 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
         let at = mount["mountPath"].as_str().expect("a path");
         if at.starts_with("/var/run/secrets/") {
             assert_eq!(mount["readOnly"], true, "{place}");
-            // No Secret: its token would not expire.
+            // Not a Secret: its token would not expire.
             assert!(volume.get("projected").is_some(), "{place}: {volume}");
             let account = spec["serviceAccountName"].as_str().expect("an account");
             let whose = account.strip_prefix("fabricgate-").expect("ours");
@@ -293,7 +294,7 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
 const GATING: &str = "gating.kubeconfig";
 const MEASURING: &str = "measuring.kubeconfig";
 
-/// Where a kubeconfig has whose token, or the program that asks for it.
+/// The place where a kubeconfig has an account's token, or the program that requests it.
 fn users(file: &str) -> BTreeMap<String, String> {
     let read = documents(&deploy().join("base").join(file)).remove(0);
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -305,10 +306,10 @@ fn users(file: &str) -> BTreeMap<String, String> {
     users.map(|user| (text(&user["name"]), of(&user["user"]))).collect()
 }
 
-/// The program of the kubeconfig is this one: its arguments are taken, it asks by the pod's own
-/// account, and its file is where the container that uses it may write.
+/// The program of the kubeconfig is fabricgate: its arguments are accepted, it authenticates with
+/// the pod's own account, and its file is writable for the container that uses it.
 #[test]
-fn the_kubeconfig_of_who_measures_and_gates_asks_for_the_other_token_by_the_own_one() {
+fn the_kubeconfig_of_the_measuring_gate_requests_the_probers_token_with_its_own() {
     let read = documents(&deploy().join("base").join(GATING)).remove(0);
     let list = read["users"].as_array().expect("users");
     let exec = list.iter().find_map(|it| it["user"].get("exec")).expect("a program");
@@ -333,10 +334,11 @@ fn the_kubeconfig_of_who_measures_and_gates_asks_for_the_other_token_by_the_own_
     fs::write(folder.path().join("kubeconfig"), text).expect("written");
     let asked = Command::new(env!("CARGO_BIN_EXE_fabricgate")).args(&given).output();
     let asked = asked.expect("the program");
-    let said = String::from_utf8_lossy(&asked.stderr);
-    // Words that it does not know would be 2. What is missing here is what a pod mounts.
-    assert_eq!(asked.status.code(), Some(5), "{said}");
-    assert!(asked.stdout.is_empty(), "{said}");
+    let stderr = String::from_utf8_lossy(&asked.stderr);
+    // Unknown arguments would give exit code 2. Only the files that a pod mounts are missing
+    // here.
+    assert_eq!(asked.status.code(), Some(5), "{stderr}");
+    assert!(asked.stdout.is_empty(), "{stderr}");
     let watch = documents(&deploy().join("components/watch/deployment.yaml")).remove(0);
     let container = &watch["spec"]["template"]["spec"]["containers"][0];
     let mounts = container["volumeMounts"].as_array().expect("mounts");
@@ -369,7 +371,7 @@ fn both_kubeconfigs_serve_one_configuration() {
 }
 
 #[test]
-fn the_configuration_is_one_that_the_program_takes_with_either_kubeconfig() {
+fn the_program_accepts_the_configuration_with_either_kubeconfig() {
     for kubeconfig in [MEASURING, GATING] {
         let folder = tempfile::tempdir().expect("a folder");
         let base = deploy().join("base");
@@ -379,18 +381,19 @@ fn the_configuration_is_one_that_the_program_takes_with_either_kubeconfig() {
         let mut claims = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
         let asked = claims.args(["claims", "--config"]).arg(at("fabricgate.toml")).output();
         let asked = asked.expect("the program");
-        let said = String::from_utf8_lossy(&asked.stdout);
-        // A key that is not known would be 2. What is missing here is what a pod mounts.
+        let stdout = String::from_utf8_lossy(&asked.stdout);
+        // An unknown key would give exit code 2. Only the files that a pod mounts are missing
+        // here.
         assert_eq!(
             asked.status.code(),
             Some(5),
-            "{said}{}",
+            "{stdout}{}",
             String::from_utf8_lossy(&asked.stderr)
         );
-        let is_missing = |what: &str| said.contains(what);
-        assert!(is_missing("/var/run/secrets/") || is_missing("program for tokens"), "{said}");
+        let is_missing = |what: &str| stdout.contains(what);
+        assert!(is_missing("/var/run/secrets/") || is_missing("program for tokens"), "{stdout}");
     }
-    // The pod's own policy: what liveness asks, the program listens on.
+    // The pod's own policy: the program listens on the port of the liveness probe.
     let configuration = fs::read_to_string(deploy().join("base/fabricgate.toml")).expect("a file");
     let watch = documents(&deploy().join("components/watch/deployment.yaml")).remove(0);
     let container = &watch["spec"]["template"]["spec"]["containers"][0];
@@ -417,7 +420,7 @@ fn the_names_in_the_policy_are_the_programs() {
     let check = documents(&neighbours.join("node-health-check.yaml")).remove(0);
     let conditions = check["spec"]["unhealthyConditions"].as_array().expect("a list");
     assert!(!conditions.is_empty());
-    // Not knowing is no reason to reboot anything.
+    // An unknown state is not a reason to reboot.
     assert!(
         conditions
             .iter()
@@ -436,7 +439,7 @@ fn the_names_in_the_policy_are_the_programs() {
 }
 
 #[test]
-fn what_the_actuator_may_change_everywhere_a_policy_bounds() {
+fn a_policy_bounds_the_actuators_cluster_wide_changes() {
     let all = everything();
     let of = |kind: &str| all.values().filter(move |it| it["kind"] == kind).collect::<Vec<_>>();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -475,19 +478,18 @@ fn what_the_actuator_may_change_everywhere_a_policy_bounds() {
             }
         }
     }
-    // Nodes and their status.
     assert_eq!(bounded, 2);
 }
 
 #[test]
-fn the_program_runs_with_the_libraries_of_its_image_and_nothing_else() {
+fn the_program_runs_with_only_the_libraries_of_its_image() {
     let run = Command::new(deploy().join("needs"))
         .arg(env!("CARGO_BIN_EXE_fabricgate"))
         .output()
         .expect("a shell");
-    let said =
+    let stderr =
         format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    println!("{said}");
-    assert!(run.status.success(), "{said}");
-    assert!(said.contains("nothing else\n") || said.contains("SKIPPED"), "{said}");
+    println!("{stderr}");
+    assert!(run.status.success(), "{stderr}");
+    assert!(stderr.contains("nothing else\n") || stderr.contains("SKIPPED"), "{stderr}");
 }

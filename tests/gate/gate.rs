@@ -1,5 +1,5 @@
-//! `fabricgate gate` as an operator runs it, before a stand-in for `scontrol`: what it
-//! shows of now, what it tells of the past, and a pause.
+//! `fabricgate gate` as an operator runs it, with a stand-in for `scontrol`: its current state,
+//! its log of the past, and a pause.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// The reason of our drain of `node0001` in the journal.
+/// The reason of fabricgate's drain of `node0001` in the journal.
 const OURS: &str = "fabricgate:nvlink-low:20261121-065544-3f9a1c e1";
 
-/// A folder with two claimed nodes, `node0001` of which we drained, and a controller
-/// that answers with what is in `nodes.json`, unless that is missing.
+/// A folder with two claimed nodes, `node0001` of which fabricgate drained, and a controller that
+/// answers with `nodes.json`, unless that is missing.
 struct Site(tempfile::TempDir);
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }
@@ -38,7 +38,7 @@ impl Site {
         self.0.path()
     }
 
-    /// An hour ago we drained `node0001`; half an hour ago it passed a run.
+    /// An hour ago fabricgate drained `node0001`; half an hour ago it passed a run.
     fn journal(&self) {
         let action = json!({
             "kind": "drain", "node": "node0001", "domain": "rack", "command": [], "reason": OURS,
@@ -76,7 +76,7 @@ impl Site {
         fs::write(self.path().join("gate/journal.jsonl"), text).expect("written");
     }
 
-    /// What the controller answers of `node0001`.
+    /// The controller's answer for `node0001`.
     fn shows(&self, state: &[&str], reason: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/recorded/slurm/24.11-scontrol-show-node-2.json");
@@ -90,11 +90,11 @@ impl Site {
         fs::write(self.path().join("nodes.json"), document.to_string()).expect("written");
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
         command.args(["--config", "fabricgate.toml"]).args(words).current_dir(self.path());
-        // A machine that trusts no authority: most containers.
+        // A machine that trusts no authority, as most containers do.
         command.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");
         command.env("USER", "ann").stdin(Stdio::null());
         let ended = command.output().expect("the program");
@@ -119,34 +119,37 @@ impl Site {
 #[test]
 fn status_shows_what_the_scheduler_shows_now() {
     let site = Site::new();
-    let told = site.status();
-    assert!(told.starts_with("as of 2"), "{told}");
-    let line = told.lines().find(|line| line.contains("node0001")).expect("a line");
+    let status = site.status();
+    assert!(status.starts_with("as of 2"), "{status}");
+    let line = status.lines().find(|line| line.contains("node0001")).expect("a line");
     for word in ["nvlink-low", "clean 1/2", "IDLE+DRAIN", "the next run counts from"] {
         assert!(line.contains(word), "{word}: {line}");
     }
-    assert!(told.contains("drained by us: 1\n") && !told.contains("at odds"), "{told}");
+    assert!(
+        status.contains("drained by fabricgate: 1\n") && !status.contains("at odds"),
+        "{status}"
+    );
 
-    // Taken over: not ours any more, whatever the journal last knew.
+    // Taken over: not fabricgate's any more, regardless of the journal's last entry.
     site.shows(&["IDLE", "DRAIN"], "rma INC4712");
-    let told = site.status();
-    let odds = told.find("at odds with the journal: 1").expect("told");
-    assert!(odds < told.find("drained by us: 0").expect("none is left"), "{told}");
-    assert!(told.contains("rma INC4712") && told.contains("by bob"), "{told}");
-    assert!(!told.contains("by hand"), "{told}");
+    let status = site.status();
+    let odds = status.find("differing from the journal: 1").expect("told");
+    assert!(odds < status.find("drained by fabricgate: 0").expect("none is left"), "{status}");
+    assert!(status.contains("rma INC4712") && status.contains("by bob"), "{status}");
+    assert!(!status.contains("by hand"), "{status}");
 
     site.shows(&["IDLE"], "");
-    let told = site.status();
-    assert!(told.contains("fabricgate's drain is missing"), "{told}");
+    let status = site.status();
+    assert!(status.contains("fabricgate's drain is missing"), "{status}");
     let document = site.document(&["gate", "status"]);
     assert_eq!(document["nodes"][0]["standing"], "in_service");
     assert_eq!(document["nodes"][0]["state"], "IDLE");
-    // What was there stays as it was.
+    // The earlier entries are unchanged.
     assert_eq!(document["drained"][0]["node"], "node0001");
     assert_eq!(document["unasked"], Value::Null);
 }
 
-/// Who reads the document knows as much as who reads the text.
+/// A reader of the document learns as much as a reader of the text.
 #[test]
 fn a_drain_of_our_form_that_the_journal_does_not_know_is_in_the_text_and_in_the_document() {
     let site = Site::new();
@@ -155,7 +158,7 @@ fn a_drain_of_our_form_that_the_journal_does_not_know_is_in_the_text_and_in_the_
     let other = "fabricgate:nvlink-low:20261121-065544-000000 e9";
     site.shows(&["IDLE", "DRAIN"], other);
     for is_known in [true, false] {
-        // On a node that the journal knows with another drain, and on one that it does not know.
+        // On a node that the journal lists with another drain, and on an unlisted one.
         if !is_known {
             fs::remove_file(site.path().join("gate/journal.jsonl")).expect("removed");
         }
@@ -167,20 +170,20 @@ fn a_drain_of_our_form_that_the_journal_does_not_know_is_in_the_text_and_in_the_
     }
     site.shows(&["IDLE", "DRAIN"], "maintenance");
     assert_eq!(unrecorded(&site), json!([]));
-    // Not asked is not none.
+    // "Not queried" differs from "none".
     fs::remove_file(site.path().join("nodes.json")).expect("removed");
     assert_eq!(unrecorded(&site), Value::Null);
 }
 
 /// Defect 8 of the operator's review.
 #[test]
-fn status_without_an_answer_says_that_it_tells_of_the_past() {
+fn status_without_an_answer_is_marked_as_past() {
     let site = Site::new();
     fs::remove_file(site.path().join("nodes.json")).expect("removed");
-    let told = site.status();
-    let first = told.lines().next().expect("a line");
-    assert!(first.contains(", the scheduler could not be asked: "), "{told}");
-    assert!(!told.contains("drained by us: "), "{told}");
+    let status = site.status();
+    let first = status.lines().next().expect("a line");
+    assert!(first.contains(", the scheduler could not be queried: "), "{status}");
+    assert!(!status.contains("drained by fabricgate: "), "{status}");
     let document = site.document(&["gate", "status"]);
     assert_eq!(document["nodes"][0]["standing"], "unknown");
     assert_eq!(document["nodes"][0]["state"], Value::Null);
@@ -188,18 +191,18 @@ fn status_without_an_answer_says_that_it_tells_of_the_past() {
 }
 
 #[test]
-fn the_log_tells_what_happened_since_then_of_one_node_or_all() {
+fn the_log_lists_events_since_a_time_for_one_node_or_all() {
     let site = Site::new();
-    let (code, told, stderr) = site.run(&["gate", "log"]);
+    let (code, stdout, stderr) = site.run(&["gate", "log"]);
     assert_eq!(code, Some(0), "{stderr}");
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.len(), 2, "{told}");
-    assert!(lines[0].contains("node0001  drain (nvlink-low) for run 20261121"), "{told}");
-    assert!(lines[1].contains("node0001  passed run r2"), "{told}");
-    let (_, told, _) = site.run(&["gate", "log", "--since", "45m", "node0001"]);
-    assert_eq!(told.lines().count(), 1, "{told}");
-    let (_, told, _) = site.run(&["gate", "log", "node0002"]);
-    assert!(told.starts_with("nothing happened since "), "{told}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    assert!(lines[0].contains("node0001  drain (nvlink-low) for run 20261121"), "{stdout}");
+    assert!(lines[1].contains("node0001  passed run r2"), "{stdout}");
+    let (_, stdout, _) = site.run(&["gate", "log", "--since", "45m", "node0001"]);
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    let (_, stdout, _) = site.run(&["gate", "log", "node0002"]);
+    assert!(stdout.starts_with("nothing happened since "), "{stdout}");
     let document = site.document(&["gate", "log", "--since", "2h"]);
     assert_eq!(document["format"], "fabricgate.gate-log/1");
     assert_eq!(document["events"][0]["event"], "drain");
@@ -210,7 +213,7 @@ fn the_log_tells_what_happened_since_then_of_one_node_or_all() {
 }
 
 #[test]
-fn a_pause_is_kept_told_and_ended() {
+fn a_pause_is_kept_reported_and_ended() {
     let site = Site::new();
     for words in [
         &["gate", "pause", "--for", "2h"][..],
@@ -222,11 +225,13 @@ fn a_pause_is_kept_told_and_ended() {
     }
     let (code, _, stderr) = site.run(&["gate", "pause", "--for", "2h", "--why", "switch swap"]);
     assert_eq!(code, Some(0), "{stderr}");
-    let told = site.status();
-    assert!(told.contains("paused until ") && told.contains(" by ann: switch swap"), "{told}");
+    let stdout = site.status();
+    assert!(
+        stdout.contains("paused until ") && stdout.contains(" by ann: switch swap"),
+        "{stdout}"
+    );
     assert_eq!(site.document(&["gate", "status"])["pause"]["by"], "ann");
 
-    // Nothing is measured.
     for words in [
         &["audit", "--no-progress"][..],
         &["admit", "--apply", "--no-progress", "node0001"],
@@ -237,28 +242,28 @@ fn a_pause_is_kept_told_and_ended() {
         assert_eq!(code, Some(6), "{words:?}: {stderr}");
         assert!(stderr.contains("switch swap") && stderr.contains("gate resume"), "{stderr}");
     }
-    let (code, told, stderr) = site.run(&["--json", "watch", "--once"]);
+    let (code, stdout, stderr) = site.run(&["--json", "watch", "--once"]);
     assert_eq!(code, Some(0), "{stderr}");
     let lines: Vec<Value> =
-        told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let looked = lines.iter().find(|it| it["event"] == "looked").expect("it looked");
     assert!(looked["paused"].as_str().is_some_and(|it| it.contains("switch swap")), "{looked}");
-    assert!(lines.iter().all(|it| it["event"] != "due"), "{told}");
-    let (_, told, stderr) = site.run(&["metrics"]);
-    assert!(told.contains("fabricgate_gate_paused 1"), "{told} {stderr}");
+    assert!(lines.iter().all(|it| it["event"] != "due"), "{stdout}");
+    let (_, stdout, stderr) = site.run(&["metrics"]);
+    assert!(stdout.contains("fabricgate_gate_paused 1"), "{stdout} {stderr}");
 
     let (code, _, stderr) = site.run(&["gate", "resume", "--why", "done early"]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!site.status().contains("paused"));
-    let (_, told, _) = site.run(&["metrics"]);
-    assert!(told.contains("fabricgate_gate_paused 0"), "{told}");
-    let (_, told, _) = site.run(&["--json", "watch", "--once"]);
-    assert!(told.contains("\"event\":\"due\""), "the second node has no certificate: {told}");
-    let (_, told, _) = site.run(&["gate", "log", "--since", "5m"]);
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.len(), 2, "{told}");
-    assert!(lines[0].contains("by ann: switch swap"), "{told}");
-    assert!(lines[1].contains("the pause was ended by ann: done early"), "{told}");
+    let (_, stdout, _) = site.run(&["metrics"]);
+    assert!(stdout.contains("fabricgate_gate_paused 0"), "{stdout}");
+    let (_, stdout, _) = site.run(&["--json", "watch", "--once"]);
+    assert!(stdout.contains("\"event\":\"due\""), "the second node has no certificate: {stdout}");
+    let (_, stdout, _) = site.run(&["gate", "log", "--since", "5m"]);
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    assert!(lines[0].contains("by ann: switch swap"), "{stdout}");
+    assert!(lines[1].contains("the pause was ended by ann: done early"), "{stdout}");
     let (_, _, stderr) = site.run(&["gate", "resume"]);
     assert!(stderr.contains("is not paused"), "{stderr}");
 }
@@ -277,15 +282,15 @@ fn slurmrestd_needs_no_authorities_but_for_https() {
              [gate]\nstate = \"gate\"\nthrough = \"slurmrestd\"\n"
         );
         fs::write(site.path().join("fabricgate.toml"), config).expect("written");
-        let told = site.status();
-        let first = told.lines().next().expect("a line");
-        assert!(first.contains("could not be asked"), "{address}: {first}");
+        let status = site.status();
+        let first = status.lines().next().expect("a line");
+        assert!(first.contains("could not be queried"), "{address}: {first}");
         assert_eq!(first.contains("ca-certificates"), needs, "{address}: {first}");
     }
 }
 
-/// A run of both nodes of this site, the second of which is at fault: its folder.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+/// A run of both nodes of this site, the second of which is faulty: its folder.
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn swept(site: &Site) -> PathBuf {
     let scenario = "title = \"two\"\n[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\n\
                     platform = \"gb200-nvl72\"\n[[fault]]\nkind = \"lost-links\"\ngpu = \"node0002:1\"\n\
@@ -300,10 +305,11 @@ fn swept(site: &Site) -> PathBuf {
     folder
 }
 
-/// Who acts need not be able to write to what was measured (`ci/deploy`, `two-processes`).
+/// The acting process need not be able to write to the measurements (`ci/deploy`,
+/// `two-processes`).
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-fn a_run_on_a_volume_that_is_read_only_is_applied_and_told_by_the_journal() {
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
+fn a_run_on_a_read_only_volume_is_applied_and_recorded_in_the_journal() {
     let site = Site::new();
     let folder = swept(&site);
     let before = fs::read(folder.join("actions.json")).ok();
@@ -313,19 +319,19 @@ fn a_run_on_a_volume_that_is_read_only_is_applied_and_told_by_the_journal() {
     apply.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
     apply.args([env!("CARGO_BIN_EXE_fabricgate"), "--config", "fabricgate.toml", "apply"]);
     apply.arg(&folder).arg("--apply").current_dir(site.path()).stdin(Stdio::null());
-    let told = apply.output().expect("unshare");
-    let stderr = String::from_utf8_lossy(&told.stderr).into_owned();
+    let output = apply.output().expect("unshare");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let is_mounted = stderr.contains("fabricgate") || stderr.contains("journal");
-    if !is_mounted && !matches!(told.status.code(), Some(0 | 3 | 6 | 78)) {
+    if !is_mounted && !matches!(output.status.code(), Some(0 | 3 | 6 | 78)) {
         println!("SKIPPED: nothing can be mounted here: {stderr}");
         return;
     }
-    assert!(matches!(told.status.code(), Some(0 | 6)), "{:?}: {stderr}", told.status);
-    assert!(stderr.contains("what was done is in the journal alone"), "{stderr}");
+    assert!(matches!(output.status.code(), Some(0 | 6)), "{:?}: {stderr}", output.status);
+    assert!(stderr.contains("the actions are only in the journal"), "{stderr}");
     assert_eq!(fs::read(folder.join("actions.json")).ok(), before);
 }
 
-/// A drain names its run: what the run says is on disk before anything rests on it.
+/// A drain names its run: the run's verdicts are on disk before any action uses them.
 #[test]
 fn a_run_that_ended_before_its_verdicts_drains_nothing() {
     let site = Site::new();

@@ -1,4 +1,4 @@
-//! `fabricgate watch` as a person runs it, before a stand-in for `scontrol`.
+//! `fabricgate watch` as a user runs it, with a stand-in for `scontrol`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-/// How long something may take to show.
+/// Time within which a change must be visible.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with claims for the nodes that a real controller told of, and a
-/// configuration with these lines in `[watch]`.
+/// A folder with claims for the nodes that a real controller reported, and a configuration with
+/// these lines in `[watch]`.
 fn site(watch: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -34,7 +34,7 @@ fn site(watch: &str) -> tempfile::TempDir {
     folder
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn start(folder: &Path, words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
     command.args(["--config", "fabricgate.toml"]).args(words).current_dir(folder);
@@ -78,9 +78,9 @@ fn a_dry_decision_is_one_json_document_a_line_and_writes_nothing() {
     assert!(!folder.path().join("gate").exists());
 }
 
-/// The gate certified both nodes an hour ago, and its journal has `node0001` as one
-/// that a run of five hours ago found slow.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+/// The gate certified both nodes an hour ago, and its journal lists `node0001` as slow in a run
+/// of five hours ago.
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn suspects(folder: &Path) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     fs::create_dir_all(folder.join("gate/certificates")).expect("a folder");
@@ -131,25 +131,25 @@ fn a_suspect_is_audited_again_after_the_hours_of_the_policy() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_and_column_and_what_is_expected() {
-    for (watch, told) in [
+fn mistakes_are_reported_with_line_column_and_expected_value() {
+    for (watch, expected) in [
         ("interval_s = 0", "fabricgate.toml:6:14: interval_s"),
-        ("at_once = 0", "6:11: at_once 0, expected 1 to 1000"),
-        ("audit_every_h = -1", "6:17: audit_every_h -1"),
+        ("at_once = 0", "6:11: at_once: 0, expected 1 to 1000"),
+        ("audit_every_h = -1", "6:17: audit_every_h: -1"),
         ("listen = \"9464\"", "6:10: listen: \"9464\", expected ADDRESS:PORT"),
-        ("profiles = { repaired = \"admit\" }", "only whole runs give a node back"),
+        ("profiles = { repaired = \"admit\" }", "only full runs release a node"),
         (
             "expired = \"taint\"\nprofiles = { unverified = \"off\" }",
-            "nothing would ever take the taint away again",
+            "the taint would never be removed",
         ),
-        ("backoff = { first_s = 0 }", "nothing is measured in a tight loop"),
-        ("lease = { name = \"w\" }", "6:9: lease: only [gate] through = \"kubernetes\""),
+        ("backoff = { first_s = 0 }", "first_s: 0, expected more than 0, to 86400"),
+        ("lease = { name = \"w\" }", "6:9: lease: only for [gate] through = \"kubernetes\""),
         ("intervals = 3", "6:1: unknown field `intervals`"),
     ] {
         let folder = site(watch);
         let (code, _, stderr) = run(folder.path(), &["watch", "--once"]);
         assert_eq!(code, Some(2), "{watch}: {stderr}");
-        assert!(stderr.contains(told), "{watch}: {stderr}");
+        assert!(stderr.contains(expected), "{watch}: {stderr}");
     }
     let folder = site("");
     fs::write(folder.path().join("fabricgate.toml"), "claims = \"claims.toml\"\n")
@@ -159,7 +159,7 @@ fn mistakes_are_told_with_line_and_column_and_what_is_expected() {
 }
 
 #[test]
-fn who_cannot_ask_its_scheduler_decides_nothing() {
+fn without_an_answer_of_its_scheduler_it_decides_nothing() {
     let folder = site("");
     let config = fs::read_to_string(folder.path().join("fabricgate.toml")).expect("read");
     let config = config.replace("cat ", "false; : ");
@@ -170,7 +170,7 @@ fn who_cannot_ask_its_scheduler_decides_nothing() {
 }
 
 #[test]
-fn it_answers_of_itself_and_ends_well_when_it_is_told_to() {
+fn it_reports_its_state_and_ends_cleanly_on_a_signal() {
     let folder = site("listen = \"127.0.0.1:0\"\nprofiles = { missing = \"off\" }");
     let mut watch = start(folder.path(), &["watch", "--apply"]);
     let mut lines = BufReader::new(watch.stderr.take().expect("a pipe")).lines();
@@ -199,7 +199,7 @@ fn it_answers_of_itself_and_ends_well_when_it_is_told_to() {
     }
     assert!(get(&address, "/").starts_with("HTTP/1.1 404"));
 
-    // A second one of the same folder, for one decision: it says who is at work.
+    // A second instance of the same folder, for one decision: it names the active one.
     let (code, _, stderr) = run(folder.path(), &["watch", "--once", "--apply"]);
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.contains(&format!("process {}", watch.id())), "{stderr}");
@@ -212,7 +212,7 @@ fn a_second_one_waits_for_the_first_and_its_address() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = port.local_addr().expect("an address").to_string();
     let folder = site(&format!("listen = \"{address}\"\nprofiles = {{ missing = \"off\" }}"));
-    // Another program has it: that is no instance to wait for.
+    // Another program holds it: that is not an instance to wait for.
     let (code, _, stderr) = run(folder.path(), &["watch", "--apply"]);
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.contains(&format!("listen {address}")), "{stderr}");
@@ -223,14 +223,14 @@ fn a_second_one_waits_for_the_first_and_its_address() {
         let line = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains(wanted));
         (watch, lines, line.unwrap_or_else(|| panic!("{wanted}")))
     };
-    let (mut first, _lines, _) = begun(&["watch", "--apply"], "watch: at work");
+    let (mut first, _lines, _) = begun(&["watch", "--apply"], "watch: leading");
     let (mut second, mut lines, line) = begun(&["watch", "--apply"], "watch: waiting");
     assert!(line.contains(&format!("process {}", first.id())), "{line}");
     let (mut third, _others, _) = begun(&["watch", "--apply"], "watch: waiting");
     assert_eq!(term(&mut third), Some(0), "one that waits ends well");
     assert_eq!(term(&mut first), Some(0));
-    let at_work = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains("at work"));
-    assert!(at_work.is_some());
+    let leading = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains("leading"));
+    assert!(leading.is_some());
     assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(term(&mut second), Some(0));
 }

@@ -1,6 +1,5 @@
-//! `fabricgate node probe copy` where something is missing or breaks: one clear
-//! message each, what was measured until then, nothing invented, and unknown
-//! rather than degraded.
+//! `fabricgate node probe copy` where a part is missing or breaks: one clear message each, the
+//! values measured until then, none invented, and unknown rather than degraded.
 
 use std::collections::BTreeSet;
 
@@ -24,36 +23,36 @@ fn numbers(document: &CopyDocument) -> usize {
     cells.filter(|cell| cell.is_some()).count()
 }
 
-/// A machine on which nothing can be begun, and the class of its only problem.
-fn nothing_begins(place: &Place, class: &str, said: &str) {
+/// A machine on which no probe can begin, and the class of its only problem.
+fn nothing_begins(place: &Place, class: &str, detail: &str) {
     let (ran, document) = probe(place, DOWN, &[]);
     let problem = only(&document);
     assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, class));
-    assert!(problem.detail.contains(said), "{}", problem.detail);
+    assert!(problem.detail.contains(detail), "{}", problem.detail);
     assert_eq!((ran.code, document.complete, numbers(&document)), (ENVIRONMENT, false, 0));
 }
 
 #[test]
-fn a_machine_without_a_driver_or_with_a_wrong_one_is_told() {
+fn a_machine_without_a_driver_or_with_a_wrong_one_is_reported() {
     let place = Place::of(&machine(1));
     let nowhere = place.folder().join("libcuda.so.1");
     let place = place.with(Library::Cuda.variable(), &nowhere);
     nothing_begins(&place, "no-driver", "install NVIDIA's driver");
     let foreign = machine(1).without(Library::Cuda, &["cuInit"]);
     nothing_begins(&Place::of(&foreign), "foreign-library", "has no cuInit");
-    for (code, class, said) in [
+    for (code, class, detail) in [
         (code::STUB_LIBRARY, "stub-library", "CUDA_ERROR_STUB_LIBRARY (34)"),
         (code::SYSTEM_DRIVER_MISMATCH, "driver-mismatch", "different versions"),
         (code::SYSTEM_NOT_READY, "system-not-ready", "nvidia-fabricmanager"),
         (code::UNKNOWN, "driver-failed", "/dev/nvidia-uvm"),
     ] {
         let place = Place::of(&machine(1).with(&format!("fail cuInit = {code}")));
-        nothing_begins(&place, class, said);
+        nothing_begins(&place, class, detail);
     }
 }
 
 #[test]
-fn no_gpu_is_no_measurement() {
+fn no_gpu_gives_no_measurement() {
     nothing_begins(&Place::of(&machine(0)), "no-device", "CUDA_ERROR_NO_DEVICE (100)");
 }
 
@@ -70,8 +69,8 @@ fn a_driver_too_old_for_a_call_measures_what_it_can() {
     assert_eq!(table(&document, DOWN, 1), "55.0 55.0");
     let class = "driver-too-old";
     assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
-    let told = document.problems.iter().find(|it| it.class == class).expect("it is told");
-    assert_eq!(told.code.as_deref(), Some("cuCtxEnablePeerAccess"));
+    let problem = document.problems.iter().find(|it| it.class == class).expect("it is reported");
+    assert_eq!(problem.code.as_deref(), Some("cuCtxEnablePeerAccess"));
     assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
     let old = machine(2).without(Library::Cuda, &["cuMemcpyAsync"]);
     let (ran, document) = probe(&Place::of(&old), DOWN, &[]);
@@ -82,7 +81,7 @@ fn a_driver_too_old_for_a_call_measures_what_it_can() {
 }
 
 #[test]
-fn a_gpu_that_somebody_has_for_himself_leaves_the_others() {
+fn a_gpu_in_exclusive_use_leaves_the_others() {
     for (line, class) in [
         ("gpu 1 compute-mode = 3", "exclusive-mode"),
         ("gpu 1 compute-mode = 2", "prohibited-mode"),
@@ -116,7 +115,7 @@ fn a_gpu_without_room_leaves_the_others() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_in_mid_run_takes_nobody_with_it() {
+fn a_gpu_that_is_lost_in_mid_run_leaves_the_others() {
     for (code, after) in [(719, 60), (999, 90)] {
         let place = Place::of(&machine(3).with(&format!("lost 1 = {code} after {after}")));
         let (ran, document) = probe(&place, &format!("{DOWN},device_local_copy"), &[]);
@@ -132,7 +131,7 @@ fn a_gpu_that_is_lost_in_mid_run_takes_nobody_with_it() {
 
 #[test]
 fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
-    // GPU 1 goes when the first pairs are measured.
+    // GPU 1 is lost when the first pairs are measured.
     let place = Place::of(&machine(3).with("lost 1 = 719 after 60"));
     let (ran, document) = probe(&place, READ, &["--readings=1"]);
     assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
@@ -146,7 +145,7 @@ fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
 }
 
 #[test]
-fn an_error_that_does_not_last_costs_what_it_was_made_for() {
+fn a_temporary_error_costs_only_its_measurement() {
     // Each reading asks for two times: this is the second of GPU 0.
     let place = Place::of(&machine(3).with("fail cuEventElapsedTime = 1 at 3"));
     let (ran, document) = probe(&place, DOWN, &[]);
@@ -159,7 +158,7 @@ fn an_error_that_does_not_last_costs_what_it_was_made_for() {
 }
 
 #[test]
-fn an_error_of_memory_is_told_as_that() {
+fn an_out_of_memory_error_is_reported_as_such() {
     for (code, class) in [
         (code::ECC_UNCORRECTABLE, "gpu-memory-error"),
         (code::NVLINK_UNCORRECTABLE, "nvlink-error"),

@@ -1,6 +1,6 @@
-//! The NCCL probe's ranks as processes of the real program, on machines of
-//! stubs: they find each other, measure, and end, whatever goes wrong. What a
-//! coordinator and an attendant do between them is done here by a board.
+//! The NCCL probe's ranks as processes of the real program, on machines of stubs: they find each
+//! other, measure, and end under every fault. A board takes the place of the coordinator and the
+//! attendant.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ use node::probes::protocol::ProbeMessage;
 
 use crate::stub::{Library, Machine};
 
-/// How long a test waits for what must end, before it says that it hangs.
+/// Time limit of a test for a process that must end; after it the test reports a hang.
 const HANGS: Duration = Duration::from_secs(120);
 
 /// A node, and which of its GPUs are ranks.
@@ -49,15 +49,15 @@ impl Node {
     }
 }
 
-/// What a rank said until it ended.
+/// Output of a rank.
 #[derive(Debug, Default)]
 struct Ran {
     lines: Vec<ProbeMessage>,
-    /// Lines that are none of ours.
+    /// Lines that are not fabricgate's.
     strange: Vec<String>,
     asks: Vec<ExchangeRequest>,
     stderr: String,
-    /// Its exit code; none where a signal ended it.
+    /// Its exit code; `None` where a signal ended it.
     code: Option<i32>,
 }
 
@@ -70,7 +70,6 @@ impl Ran {
         problems.collect()
     }
 
-    /// The classes of its problems.
     fn classes(&self) -> Vec<&str> {
         self.problems().into_iter().map(|it| it.class.as_str()).collect()
     }
@@ -87,7 +86,6 @@ impl Ran {
         self.lines.last() == Some(&ProbeMessage::End)
     }
 
-    /// Its only problem.
     fn problem(&self) -> &ProbeProblem {
         match self.problems().as_slice() {
             [problem] => problem,
@@ -96,7 +94,7 @@ impl Ran {
     }
 }
 
-/// What is asked for, of every rank.
+/// The task of every rank.
 fn task(tests: &[&str]) -> CollectiveTask {
     CollectiveTask {
         cuda: None,
@@ -114,7 +112,6 @@ fn task(tests: &[&str]) -> CollectiveTask {
     }
 }
 
-/// All tests there are.
 fn all() -> Vec<&'static str> {
     NcclCollective::ALL.into_iter().map(NcclCollective::name).collect()
 }
@@ -124,7 +121,6 @@ enum Event {
     Closed(usize),
 }
 
-/// Runs all ranks of all nodes to their end.
 fn run(nodes: &[Node], task: &CollectiveTask, wanted: &nccl_path::NcclPathRequest) -> Vec<Ran> {
     let folder = tempfile::tempdir().expect("a folder");
     let (say, events) = mpsc::channel();
@@ -174,7 +170,7 @@ impl Started {
         let say = say.clone();
         std::thread::spawn(move || {
             for line in out.lines() {
-                // Who listens no longer does not want to know.
+                // The receiver may have ended.
                 let _ = say.send(Event::Line(at, line.expect("text")));
             }
             let _ = say.send(Event::Closed(at));
@@ -190,7 +186,7 @@ impl Started {
     fn answer(&mut self, answer: &ExchangeReply) {
         let text = serde_json::to_string(answer).expect("plain data");
         let input = self.child.stdin.as_mut().expect("a pipe");
-        // It may be dead by now.
+        // It may have died meanwhile.
         let _ = writeln!(input, "{text}");
     }
 
@@ -202,7 +198,7 @@ impl Started {
     }
 }
 
-/// Carries exchanges until all outputs are closed.
+/// Transfers exchanges until all outputs are closed.
 fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: ExchangeGroup) {
     let begun = Instant::now();
     let mut open = started.len();
@@ -222,7 +218,7 @@ fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Ex
                     answers = board.ask(at, ask, now);
                 }
                 None => match serde_json::from_str(&line) {
-                    Ok(said) => started[at].ran.lines.push(said),
+                    Ok(message) => started[at].ran.lines.push(message),
                     Err(_) => started[at].ran.strange.push(line),
                 },
             },
@@ -236,8 +232,8 @@ fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Ex
             for rank in started.iter_mut() {
                 let _ = rank.child.kill();
             }
-            let said: Vec<_> = started.iter().map(|it| &it.ran).collect();
-            panic!("ranks hang: {said:#?}");
+            let message: Vec<_> = started.iter().map(|it| &it.ran).collect();
+            panic!("ranks hang: {message:#?}");
         }
     }
 }
@@ -264,14 +260,17 @@ fn ranks_of_two_nodes_measure_every_collective_and_find_its_data_right() {
         assert!(rank.is_whole() && rank.code == Some(0), "{rank:#?}");
         assert!(rank.problems().is_empty() && rank.strange.is_empty(), "{rank:#?}");
         let ranks = rank.lines.iter().filter(|line| matches!(line, ProbeMessage::Rank(_))).count();
-        assert_eq!(ranks, 3, "everybody knows everybody");
+        assert_eq!(ranks, 3, "every rank knows all ranks");
     }
-    assert!(ran[1].points().is_empty() && ran[2].points().is_empty(), "the first one says it");
+    assert!(
+        ran[1].points().is_empty() && ran[2].points().is_empty(),
+        "only the first rank reports them"
+    );
     let points = ran[0].points();
     // Three sizes, two readings.
     assert_eq!(points.len(), 6 * 3 * 2);
     for (name, point) in points {
-        let collective = NcclCollective::from_name(name).expect("one of ours");
+        let collective = NcclCollective::from_name(name).expect("a known message");
         let rate = point.bytes as f64 / point.time_us / 1e3;
         assert!((point.algbw - rate).abs() <= rate * 1e-9, "{name} {point:?}");
         let busbw = point.algbw * collective.factor(3);
@@ -290,10 +289,10 @@ fn the_unique_id_is_given_once_and_never_shown() {
     let id = ran[0].asks[1].value["value"].as_str().expect("the first rank gives it").to_owned();
     assert!(100 < id.len(), "it is the id: {id}");
     for rank in &ran {
-        let said = serde_json::to_string(&rank.lines).expect("plain data");
-        assert!(!said.contains(&id) && !rank.stderr.contains(&id), "{}", rank.stderr);
+        let lines = serde_json::to_string(&rank.lines).expect("plain data");
+        assert!(!lines.contains(&id) && !rank.stderr.contains(&id), "{}", rank.stderr);
     }
-    assert!(ran[1].asks[1].value["value"].is_null(), "and nobody else");
+    assert!(ran[1].asks[1].value["value"].is_null(), "only the first rank gives it");
 }
 
 #[test]
@@ -327,8 +326,8 @@ fn one_rank_exercises_everything_and_claims_no_bandwidth() {
 
 #[test]
 fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
-    // The sixth operation is the first that is checked: warm-up, coming together,
-    // three that are timed, and then it.
+    // The sixth operation is the first checked one: warm-up, barrier, three timed ones, then this
+    // one.
     let ran = measured(&three_with("nccl wrong 1 = 6"), &task(&["reduce_scatter_perf"]));
     let problems = ran[1].problems();
     assert_eq!(problems.len(), 3, "one for every size: {problems:?}");
@@ -348,8 +347,8 @@ fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
     assert!(ran[0].problems().is_empty() && ran[2].problems().is_empty());
 }
 
-/// No problem but wrong data speaks against a GPU.
-fn nobody_is_accused(ran: &[Ran]) {
+/// No problem except wrong data blames a GPU.
+fn nothing_is_blamed(ran: &[Ran]) {
     for problem in ran.iter().flat_map(Ran::problems) {
         assert_ne!(problem.kind, OutputProblemKind::Corrupt, "{problem:?}");
     }
@@ -359,7 +358,7 @@ fn nobody_is_accused(ran: &[Ran]) {
 fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
     let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl init 1 = die"), &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     assert_eq!(ran[1].code, None, "a signal ended it");
     for rank in [&ran[0], &ran[2]] {
         let problem = rank.problem();
@@ -371,10 +370,10 @@ fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
 }
 
 #[test]
-fn ranks_that_never_connect_end_in_time_and_say_for_what_they_waited() {
+fn ranks_that_never_connect_end_in_time_and_report_the_awaited_event() {
     let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl init 2 = hang"), &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let problem = ran[0].problem();
     assert_eq!(problem.class, "time-out");
     assert!(
@@ -390,7 +389,7 @@ fn ranks_that_never_connect_end_in_time_and_say_for_what_they_waited() {
 fn a_rank_that_dies_in_the_middle_ends_all_and_what_was_measured_is_kept() {
     // The first size has six operations.
     let ran = measured(&three_with("nccl die 2 = 9"), &task(&["all_reduce_perf"]));
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let problem = ran[0].problem();
     assert_eq!(
         (problem.class.as_str(), problem.testcase.as_deref()),
@@ -406,7 +405,7 @@ fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
     let task = CollectiveTask { patience_s: 2, ..task(&["sendrecv_perf"]) };
     let nodes = three_with("nccl die 2 = 3").map(|node| node.with("nccl deaf = yes"));
     let ran = measured(&nodes, &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     assert_eq!(ran[0].problem().class, "rank-gone");
     assert!(ran[1].problems().is_empty());
 }
@@ -414,10 +413,10 @@ fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
 #[test]
 fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
     let task = CollectiveTask { patience_s: 2, ..task(&["alltoall_perf"]) };
-    // An abort that hangs must not keep a process either.
+    // A hanging abort must not keep the process alive either.
     let nodes = three_with("nccl stall 0 = 3").map(|node| node.with("nccl abort = hang"));
     let ran = measured(&nodes, &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let problem = ran[0].problem();
     assert_eq!(problem.class, "time-out");
     assert!(problem.detail.contains("alltoall_perf of "), "{problem:?}");
@@ -428,37 +427,37 @@ fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
 fn an_error_behind_the_scenes_is_that_of_its_rank_and_known_to_the_others() {
     let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl async 1 = 2 at 4"), &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let own = ran[1].problem();
     assert_eq!(
         (own.class.as_str(), own.code.as_deref()),
         ("nccl-system-error", Some("ncclSystemError"))
     );
-    assert!(own.detail.contains("the stub was told to fail"), "what NCCL says: {own:?}");
+    assert!(own.detail.contains("the stub is configured to fail"), "NCCL's message: {own:?}");
     assert_eq!(own.gpu, Some(1));
-    assert!(ran[0].problems().is_empty(), "its node has said it");
+    assert!(ran[0].problems().is_empty(), "its node has reported it");
     let other = ran[2].problem();
     assert_eq!((other.class.as_str(), other.node.as_deref()), ("rank-failed", Some("n1")));
 }
 
 #[test]
-fn different_versions_are_told_before_anybody_connects() {
+fn different_versions_are_reported_before_any_connection() {
     let [one, other] = three();
     let ran = measured(&[one.with("nccl version = 22703"), other], &task(&["all_reduce_perf"]));
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     for rank in [&ran[0], &ran[2]] {
         let problem = rank.problem();
         assert_eq!(problem.class, "nccl-versions-differ");
         assert!(problem.detail.contains("2.27.3 on n1, 2.28.3 on n2"), "{problem:?}");
     }
-    assert!(ran.iter().all(|rank| rank.asks.len() == 1), "nobody went on");
+    assert!(ran.iter().all(|rank| rank.asks.len() == 1), "no rank continued");
 }
 
 #[test]
 fn a_node_without_nccl_is_missing_and_the_others_measure() {
     let [one, other] = three();
     let ran = measured(&[one, other.without(&["ncclGetVersion"])], &task(&["all_reduce_perf"]));
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     assert_eq!(ran[2].problem().class, "no-nccl");
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-missing", Some("n2")));
@@ -471,24 +470,24 @@ fn memory_that_is_gone_when_it_is_asked_for_ends_all_before_they_connect() {
     let [one, other] = three();
     let other = other.with("fail cuMemAlloc_v2 = 2");
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let own = ran[2].problem();
     assert_eq!(own.class, "out-of-memory");
     assert_eq!(own.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
-    let told = ran[0].problem();
-    assert_eq!((told.class.as_str(), told.node.as_deref()), ("rank-failed", Some("n2")));
-    assert!(ran.iter().all(|rank| rank.asks.len() == 2), "nobody connected");
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-failed", Some("n2")));
+    assert!(ran.iter().all(|rank| rank.asks.len() == 2), "no rank connected");
 }
 
 #[test]
-fn a_gpu_that_is_lost_in_the_middle_is_told_by_its_rank_and_the_others_end() {
+fn a_gpu_that_is_lost_in_mid_run_is_reported_by_its_rank_and_the_others_end() {
     let [one, other] = three();
     let other = other.with("lost 0 = 719 after 60");
     let task = CollectiveTask { patience_s: 2, ..task(&all()) };
     let ran = measured(&[one, other], &task);
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let own = ran[2].problem();
-    // Whose call meets it first is chance.
+    // The call that meets it first varies.
     let classes = ["cuda-error", "nccl-cuda-error"];
     assert!(classes.contains(&own.class.as_str()) && own.gpu == Some(0), "{own:?}");
     assert_eq!(ran[0].problem().class, "rank-failed");
@@ -509,8 +508,8 @@ fn no_driver_is_one_clear_problem_and_the_others_know() {
     let ran = measured(&[one, other.with("fail cuInit = 100")], &task(&["all_reduce_perf"]));
     let own = ran[2].problem();
     assert_eq!((own.class.as_str(), own.code.as_deref()), ("no-gpu", Some("CUDA_ERROR_NO_DEVICE")));
-    let told = ran[0].problem();
-    assert_eq!((told.class.as_str(), told.node.as_deref()), ("rank-missing", Some("n2")));
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-missing", Some("n2")));
     assert_eq!(ran[0].points().len(), 3);
 }
 
@@ -560,7 +559,7 @@ fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
     // 100 KiB, of which seven eighths are two buffers.
     let other = other.with("gpu memory = 102400");
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
-    nobody_is_accused(&ran);
+    nothing_is_blamed(&ran);
     let problem = ran[2].problem();
     assert_eq!(problem.class, "out-of-memory");
     let sizes: Vec<u64> = ran[0].points().iter().map(|(_, point)| point.bytes).collect();
@@ -569,21 +568,21 @@ fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
 }
 
 #[test]
-fn what_nccl_says_of_its_path_is_read_and_held_against_what_was_asked_for() {
+fn nccls_reported_path_is_compared_with_the_requested_one() {
     let path_of = |ran: &[Ran]| nccl_path::parse_log(&ran[0].stderr);
     let tests = task(&["all_reduce_perf"]);
     let chosen = measured(&three(), &tests);
-    let said = path_of(&chosen);
-    assert!(said.transports.contains("P2P/CUMEM"), "{said:?}");
-    assert_eq!(said.algorithms["all_reduce_perf"], "RING");
-    assert!(nccl_path::check_path(nccl_path::NcclPath::Ib, &said, 2).is_some());
+    let taken = path_of(&chosen);
+    assert!(taken.transports.contains("P2P/CUMEM"), "{taken:?}");
+    assert_eq!(taken.algorithms["all_reduce_perf"], "RING");
+    assert!(nccl_path::check_path(nccl_path::NcclPath::Ib, &taken, 2).is_some());
     let wanted = nccl_path::NcclPathRequest {
         path: Some(nccl_path::NcclPath::Socket),
         ..nccl_path::NcclPathRequest::default()
     };
     let forced = run(&three(), &tests, &wanted);
     assert_eq!(nccl_path::check_path(nccl_path::NcclPath::Socket, &path_of(&forced), 2), None);
-    assert!(forced[0].strange.is_empty(), "standard output is for our own lines");
+    assert!(forced[0].strange.is_empty(), "standard output is for the probe's lines");
     let rail = nccl_path::NcclPathRequest {
         rail: Some("mlx5_3".to_owned()),
         ..nccl_path::NcclPathRequest::default()

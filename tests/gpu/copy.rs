@@ -1,5 +1,5 @@
-//! `fabricgate node probe copy` on simulated machines that work: the numbers are
-//! the machine's, each in its place, and wrong data is told.
+//! `fabricgate node probe copy` on simulated machines that work: the numbers are the machine's,
+//! each in its place, and wrong data is reported.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use model::probe_report::ProbeProblem;
 use crate::program::{Place, Ran};
 use crate::stub::{Library, Machine};
 
-/// Small copies and few.
+/// Few and small copies.
 const SMALL: [&str; 9] = [
     "--json",
     "node",
@@ -23,13 +23,12 @@ const SMALL: [&str; 9] = [
     "--no-around",
 ];
 
-/// A machine with no cache to get past, on which small copies take no longer than
-/// large ones.
+/// A machine without a cache to bypass, on which small copies take no longer than large ones.
 pub(crate) fn machine(gpus: u32) -> Machine {
     Machine::of(gpus).with("gpu cache = 1048576").with("latency = 0.001")
 }
 
-/// What the probe of these tests says there, in two readings unless told otherwise.
+/// The document of these tests' probe on that machine, with two readings by default.
 pub(crate) fn probe(place: &Place, tests: &str, words: &[&str]) -> (Ran, CopyDocument) {
     let tests = format!("--tests={tests}");
     let is_told = words.iter().any(|word| word.starts_with("--readings"));
@@ -40,7 +39,7 @@ pub(crate) fn probe(place: &Place, tests: &str, words: &[&str]) -> (Ran, CopyDoc
     (ran, document)
 }
 
-/// A table of numbers as it is written, with `-` where there is none.
+/// A table of numbers as printed, with `-` for a missing one.
 pub(crate) fn table(document: &CopyDocument, test: &str, reading: usize) -> String {
     let found = document.tests.iter().find(|it| it.testcase == test);
     let found: &CopyTest = found.unwrap_or_else(|| panic!("{test}: {document:#?}"));
@@ -50,7 +49,6 @@ pub(crate) fn table(document: &CopyDocument, test: &str, reading: usize) -> Stri
     rows.unwrap_or_default().join(" | ")
 }
 
-/// The only problem.
 pub(crate) fn only(document: &CopyDocument) -> &ProbeProblem {
     match document.problems.as_slice() {
         [only] => only,
@@ -101,7 +99,7 @@ fn gpus_are_counted_along_the_bus_whatever_the_driver_thinks() {
     let (_, document) = probe(&place, "host_to_device_memcpy_ce", &[]);
     assert_eq!(document.gpus[0].bus_id.as_deref(), Some("0000:2b:00.0"));
     assert_eq!(table(&document, "host_to_device_memcpy_ce", 0), "55.0 20.0");
-    // Asked for by that number.
+    // Requested by that number.
     let (ran, document) = probe(&place, "host_to_device_memcpy_ce", &["--gpus=1,4"]);
     assert_eq!(document.gpus[0].bus_id.as_deref(), Some("0000:c1:00.0"));
     assert_eq!(table(&document, "host_to_device_memcpy_ce", 1), "20.0");
@@ -114,7 +112,7 @@ fn gpus_are_counted_along_the_bus_whatever_the_driver_thinks() {
 fn a_gpu_has_the_same_number_whichever_are_shown() {
     let machine = machine(3).with("gpu 2 down = 20");
     let place = Place::of(&machine).with("CUDA_VISIBLE_DEVICES", Path::new("2"));
-    // As the driver's kernel module lists them all.
+    // As the driver's kernel module lists all of them.
     for gpu in 0..3 {
         let gpus = format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0", 0x1b + 0x10 * gpu);
         std::fs::create_dir_all(place.folder().join(gpus)).expect("made");
@@ -130,8 +128,8 @@ fn a_gpu_has_the_same_number_whichever_are_shown() {
 
 #[test]
 fn copies_at_the_same_time_show_what_a_single_one_hides() {
-    // Two GPUs below a root port that is too narrow for both; a switch that is too
-    // narrow for all pairs at once.
+    // Two GPUs below a root port that is too narrow for both; a switch that is too narrow for all
+    // pairs at the same time.
     let machine = machine(4)
         .with("gpu 0 root = a")
         .with("gpu 1 root = a")
@@ -154,7 +152,7 @@ fn copies_at_the_same_time_show_what_a_single_one_hides() {
     };
     assert_eq!(of(READ), all("400.0"));
     assert_eq!(of("device_to_device_concurrent_memcpy_read_ce"), all("300.0"));
-    // Both directions of one pair go through the switch as well.
+    // Both directions of one pair go through the switch too.
     let both = "device_to_device_bidirectional_memcpy_read_ce";
     assert_eq!(of(&format!("{both}_read1")), all("300.0"));
     assert_eq!(of(&format!("{both}_total")), all("600.0"));
@@ -171,7 +169,7 @@ fn a_latency_is_that_of_a_small_copy() {
 }
 
 #[test]
-fn wrong_data_is_told_of_the_way_it_went_and_the_numbers_stay() {
+fn wrong_data_is_reported_for_its_path_and_the_numbers_stay() {
     let place = Place::of(&machine(3).with("wrong-data 2 0"));
     let (ran, document) = probe(&place, READ, &[]);
     let problem = only(&document);
@@ -184,8 +182,8 @@ fn wrong_data_is_told_of_the_way_it_went_and_the_numbers_stay() {
     let place = Place::of(&machine(1).with("wrong-data host 0"));
     let tests = "host_to_device_memcpy_ce,device_local_copy";
     let (ran, document) = probe(&place, tests, &["--readings=1"]);
-    let told = document.problems.iter().any(|it| it.testcase.as_deref() == Some(DOWN));
-    assert!(told, "{document:#?}");
+    let reported = document.problems.iter().any(|it| it.testcase.as_deref() == Some(DOWN));
+    assert!(reported, "{document:#?}");
     assert_eq!(ran.code, Some(3));
 }
 
@@ -230,8 +228,8 @@ fn a_driver_whose_streams_cannot_wait_for_the_host_measures_the_same() {
 
 #[test]
 fn nothing_is_left_when_it_has_ended() {
-    // The driver refuses to free what it did not give, and to free it twice; what
-    // was taken and never given back shows in the calls.
+    // The driver refuses to free memory that it did not allocate, and to free it twice; the
+    // recorded calls show memory that was never freed.
     let place = Place::of(&machine(2).with("calls = {folder}/calls"));
     let kept = place.folder().join("calls");
     let (ran, _) = probe(&place, &format!("{DOWN},{READ}"), &[]);

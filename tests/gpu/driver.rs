@@ -1,5 +1,5 @@
-//! Our loader's calls, each of them, against a driver of our own: what they give
-//! and what they refuse. The numbers are the simulated machine's.
+//! Each call of fabricgate's loader, against a stub driver: results and errors. The numbers are
+//! the simulated machine's.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use node::ffi::cuda::{
 
 use crate::stub::{Library, Machine};
 
-/// A driver of this machine, and the folder it lives in.
+/// A driver of this machine, and its folder.
 pub(crate) fn driver(machine: &Machine) -> (tempfile::TempDir, CudaLibrary) {
     let folder = tempfile::tempdir().expect("a folder");
     let cuda =
@@ -29,11 +29,11 @@ pub(crate) struct Used {
     pub(crate) memory: DevicePointer,
 }
 
-/// How much a test copies.
+/// Bytes that a test copies.
 pub(crate) const BYTES: usize = 4 << 20;
 
-/// A driver of this machine and its GPUs, each with a context, a stream and
-/// [`BYTES`] of memory that hold its number.
+/// A driver of this machine and its GPUs, each with a context, a stream and [`BYTES`] of memory
+/// that hold its number.
 pub(crate) fn begun(machine: &Machine) -> (tempfile::TempDir, CudaLibrary, Vec<Used>) {
     let (folder, cuda) = driver(machine);
     cuda.init().expect("begins");
@@ -65,22 +65,26 @@ pub(crate) fn code_of<T: std::fmt::Debug>(answer: Result<T, CudaCallError>) -> O
 }
 
 #[test]
-fn a_library_that_is_not_there_or_is_another_one_is_told() {
-    let said = CudaLibrary::load(Some(Path::new("/no/such/libcuda.so.1"))).expect_err("not there");
-    assert!(said.to_string().starts_with("/no/such/libcuda.so.1 cannot be opened: "), "{said}");
+fn a_missing_or_foreign_library_is_reported() {
+    let message =
+        CudaLibrary::load(Some(Path::new("/no/such/libcuda.so.1"))).expect_err("not there");
+    assert!(
+        message.to_string().starts_with("/no/such/libcuda.so.1 cannot be opened: "),
+        "{message}"
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("libcuda.so.1");
     std::fs::write(&text, "no library").expect("written");
-    let said = CudaLibrary::load(Some(&text)).expect_err("no library").to_string();
-    assert!(said.contains("libcuda.so.1 cannot be opened: "), "{said}");
+    let message = CudaLibrary::load(Some(&text)).expect_err("no library").to_string();
+    assert!(message.contains("libcuda.so.1 cannot be opened: "), "{message}");
     let foreign = Machine::of(1).without(Library::Cuda, &["cuInit"]);
     let foreign = foreign.driver(folder.path(), Library::Cuda);
-    let said = CudaLibrary::load(Some(&foreign)).expect_err("another library").to_string();
-    assert!(said.ends_with("has no cuInit, so it is not the expected library"), "{said}");
+    let message = CudaLibrary::load(Some(&foreign)).expect_err("another library").to_string();
+    assert!(message.ends_with("has no cuInit, so it is not the expected library"), "{message}");
 }
 
 #[test]
-fn the_machine_is_told_as_it_is() {
+fn the_machine_is_reported_as_described() {
     let machine = Machine::of(2)
         .with("cuda = 12080")
         .with("gpu 1 name = Stub H200")
@@ -111,12 +115,12 @@ fn the_machine_is_told_as_it_is() {
 #[test]
 fn an_error_is_named_by_the_driver_or_else_by_us() {
     let (_folder, cuda) = driver(&Machine::of(0));
-    let said = cuda.init().expect_err("no GPU");
-    assert_eq!(said.to_string(), "cuInit: CUDA_ERROR_NO_DEVICE (100)");
+    let message = cuda.init().expect_err("no GPU");
+    assert_eq!(message.to_string(), "cuInit: CUDA_ERROR_NO_DEVICE (100)");
     let unnamed = Machine::of(1).without(Library::Cuda, &["cuGetErrorName"]);
     let (_folder, cuda) = driver(&unnamed.with("fail cuInit = 803"));
-    let said = cuda.init().expect_err("a mismatch");
-    assert_eq!(said.to_string(), "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+    let message = cuda.init().expect_err("a mismatch");
+    assert_eq!(message.to_string(), "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
     let (_folder, cuda) = driver(&Machine::of(1).with("fail cuInit = 12345"));
     assert_eq!(cuda.init().expect_err("odd").to_string(), "cuInit: CUDA error 12345 (12345)");
 }
@@ -185,7 +189,7 @@ fn a_held_stream_waits_for_the_host_and_events_for_streams() {
 }
 
 #[test]
-fn who_sets_the_word_may_be_another_thread() {
+fn another_thread_may_set_the_word() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address").0;
@@ -202,7 +206,7 @@ fn who_sets_the_word_may_be_another_thread() {
 }
 
 #[test]
-fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
+fn a_held_stream_has_a_limit_after_which_queueing_blocks() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let gate = cuda.host_memory(4096).expect("host memory");
     cuda.wait_value(gpus[0].stream, gate.address().expect("an address"), 1).expect("held");
@@ -219,7 +223,7 @@ fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
         while queued.load(Ordering::SeqCst) < 1024 {
             std::thread::yield_now();
         }
-        // It would be far beyond by now, if it could.
+        // Without the limit it would be far beyond by now.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(queued.load(Ordering::SeqCst), 1024);
         gate.set_word(1);
@@ -228,7 +232,7 @@ fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
 }
 
 #[test]
-fn with_a_context_goes_what_was_taken_in_it() {
+fn a_context_frees_its_allocations_at_its_end() {
     let (_folder, cuda, gpus) = begun(&Machine::of(2));
     let (one, other) = (gpus[0], gpus[1]);
     assert_eq!(cuda.retain_primary_context(one.device), Ok(one.context), "the same, twice");
@@ -273,7 +277,7 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     let at = owner.reserve_addresses(bytes, bytes).expect("reserved");
     owner.map_allocation(at, bytes, created).expect("mapped");
     let early = owner.fill(at, 5, bytes / 4, owners[1].stream);
-    assert_eq!(code_of(early), Some(code::INVALID_VALUE), "nobody may use it yet");
+    assert_eq!(code_of(early), Some(code::INVALID_VALUE), "no GPU may use it yet");
     owner.set_access(at, bytes, owners[1].device).expect("allowed");
     owner.fill(at, 5, bytes / 4, owners[1].stream).expect("filled");
     owner.wait_stream(owners[1].stream).expect("done");
@@ -294,7 +298,7 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     other.free_addresses(seen, bytes).expect("given back");
     other.release_allocation(imported).expect("released");
 
-    // Its own, which is how one finds out whether the fabric works at all.
+    // Its own memory, which is how a process detects a working fabric.
     let own = owner
         .import_fabric_handle(owner.export_fabric_handle(created).expect("exported"))
         .expect("its own");
@@ -323,7 +327,7 @@ fn fabric_memory_is_refused_without_a_channel_and_across_cliques() {
     assert_eq!(code_of(one.import_fabric_handle([0; 64])), Some(code::INVALID_HANDLE));
 }
 
-/// The variable that tells a test's second process which handle to open.
+/// The variable that names the handle for a test's second process.
 const HANDLE: &str = "FABRICGATE_TEST_HANDLE";
 
 #[test]
@@ -334,19 +338,19 @@ fn memory_of_another_process_on_the_node_is_opened() {
     let text: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
     #[expect(clippy::disallowed_methods, reason = "a test needs a second process")]
     let output = std::process::Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "driver::opens_what_another_process_has", "--include-ignored"])
+        .args(["--exact", "driver::opens_another_processes_memory", "--include-ignored"])
         .env(HANDLE, text)
         .env(crate::stub::MACHINE, folder.path().join("machine.txt"))
         .output()
         .expect("started");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
     assert_eq!(words(&cuda, gpus[1], gpus[1].memory, 8), [77, 77], "it wrote here");
 }
 
 #[test]
 #[ignore = "the second process of another test"]
-fn opens_what_another_process_has() {
+fn opens_another_processes_memory() {
     let Ok(text) = std::env::var(HANDLE) else { return };
     let mut handle = [0; 64];
     for (at, byte) in handle.iter_mut().enumerate() {

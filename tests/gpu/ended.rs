@@ -1,6 +1,6 @@
-//! Processes of `fabricgate node probe copy` that hang, die or are ended: what
-//! was measured stays, the call is named, and nothing is left running (which
-//! `Place::ended` looks for in each of these tests).
+//! Processes of `fabricgate node probe copy` that hang, die or are ended: measured values are
+//! kept, the call is named, and no process is left running (`Place::ended` checks this in each of
+//! these tests).
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::program::Place;
 
 const DOWN: &str = "host_to_device_memcpy_ce";
 
-/// Each reading asks for two times. The first GPU's only one is known by then.
+/// Each reading asks for two times. The first GPU's only reading is complete by then.
 const HANGS_LATE: &str = "hang cuEventElapsedTime = 3";
 
-/// The process that made this call that often, as soon as it has.
+/// The process that made this call that often, once it has.
 fn caller(calls: &Path, call: &str, times: usize) -> Pid {
     let since = Instant::now();
     loop {
@@ -33,8 +33,7 @@ fn caller(calls: &Path, call: &str, times: usize) -> Pid {
     }
 }
 
-/// A machine on which the second GPU's first reading hangs, and the calls that
-/// are made there.
+/// A machine on which the second GPU's first reading hangs, and the calls that are made there.
 fn hanging() -> (Place, std::path::PathBuf) {
     let machine = machine(2).with(HANGS_LATE).with("calls = {folder}/calls");
     let place = Place::of(&machine);
@@ -56,7 +55,7 @@ const WORDS: [&str; 10] = [
 ];
 
 #[test]
-fn a_call_that_hangs_is_named_and_what_was_measured_stays() {
+fn a_hanging_call_is_named_and_measured_values_stay() {
     let place = Place::of(&machine(2).with(HANGS_LATE));
     let (ran, document) = probe(&place, DOWN, &["--readings=1", "--silence=5"]);
     let problem = only(&document);
@@ -67,7 +66,7 @@ fn a_call_that_hangs_is_named_and_what_was_measured_stays() {
 }
 
 #[test]
-fn a_driver_that_hangs_from_the_beginning_is_no_measurement() {
+fn a_driver_that_hangs_from_the_beginning_gives_no_measurement() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
     let (ran, document) = probe(&place, DOWN, &["--silence=5"]);
     let problem = only(&document);
@@ -85,12 +84,12 @@ fn the_limit_of_the_whole_probe_holds() {
         (problem.kind, problem.class.as_str()),
         (OutputProblemKind::Truncated, "out-of-time")
     );
-    // How far it came until then is the machine's business.
+    // The number of cells until then depends on the machine.
     assert!(matches!(ran.code, Some(4 | 5)) && !document.complete, "{ran:?}");
 }
 
 #[test]
-fn a_process_that_the_driver_ends_is_told_with_its_signal() {
+fn a_process_that_the_driver_ends_is_reported_with_its_signal() {
     let place = Place::of(&machine(2).with("die cuEventElapsedTime = 3"));
     let (ran, document) = probe(&place, DOWN, &["--readings=1"]);
     let problem = only(&document);
@@ -101,7 +100,7 @@ fn a_process_that_the_driver_ends_is_told_with_its_signal() {
 }
 
 #[test]
-fn a_process_that_is_killed_is_told_with_what_it_did() {
+fn a_killed_process_is_reported_with_its_last_call() {
     let (place, calls) = hanging();
     let started = place.start(&WORDS);
     let child = caller(&calls, "cuEventElapsedTime", 3);
@@ -117,12 +116,12 @@ fn a_process_that_is_killed_is_told_with_what_it_did() {
 }
 
 #[test]
-fn who_interrupts_the_probe_gets_what_there_is() {
+fn an_interrupted_probe_prints_its_results() {
     let (place, calls) = hanging();
     let started = place.start(&WORDS);
     caller(&calls, "cuEventElapsedTime", 3);
     let attendant = Pid::from_raw(i32::try_from(started.id()).expect("small")).expect("a process");
-    kill_process(attendant, Signal::TERM).expect("told");
+    kill_process(attendant, Signal::TERM).expect("signalled");
     let ran = place.ended(started);
     let document: CopyDocument = ran.document();
     let problem = only(&document);
@@ -135,7 +134,7 @@ fn who_interrupts_the_probe_gets_what_there_is() {
 }
 
 #[test]
-fn who_kills_the_attendant_leaves_nobody_behind() {
+fn a_killed_attendant_leaves_no_process() {
     let (place, calls) = hanging();
     let started = place.start(&WORDS);
     caller(&calls, "cuEventElapsedTime", 3);

@@ -1,5 +1,5 @@
-//! What a broken machine's driver answers. Calls that hang or end the process are
-//! tried in `copy`, where they hang a child of the program.
+//! Answers of a broken machine's driver. `copy` tests calls that hang or end the process, where
+//! they hang a child of the program.
 
 use node::ffi::cuda::code;
 
@@ -7,7 +7,7 @@ use crate::driver::{BYTES, begun, code_of, driver};
 use crate::stub::Machine;
 
 #[test]
-fn a_call_fails_always_or_when_it_is_said() {
+fn a_call_fails_always_or_at_the_stated_count() {
     let machine = Machine::of(1).with("fail cuStreamQuery = 214 at 2");
     let (_folder, cuda, gpus) = begun(&machine.with("fail cuIpcGetMemHandle = 999 from 2"));
     let stream = gpus[0].stream;
@@ -37,7 +37,7 @@ fn a_lost_gpu_answers_nothing_else_any_more_and_the_others_go_on() {
     cuda.set_current_context(two.context).expect("entered");
     cuda.fill(two.memory, 3, BYTES / 4, two.stream).expect("filled");
     cuda.synchronize().expect("done");
-    // Who reaches for its memory is taken down with it.
+    // A context that accesses its memory is lost with it.
     cuda.enable_peer_access(one.context).expect("it could");
     cuda.copy(two.memory, one.memory, BYTES, two.stream).expect("queued");
     assert_eq!(code_of(cuda.wait_stream(two.stream)), Some(code::LAUNCH_FAILED));
@@ -46,7 +46,7 @@ fn a_lost_gpu_answers_nothing_else_any_more_and_the_others_go_on() {
 }
 
 #[test]
-fn a_gpu_that_others_use_alone_or_that_nobody_may_use_is_unavailable() {
+fn a_gpu_in_exclusive_or_prohibited_mode_is_unavailable() {
     let machine = Machine::of(3).with("gpu 0 compute-mode = 3").with("gpu 0 busy");
     let machine = machine.with("gpu 1 compute-mode = 2").with("gpu 2 compute-mode = 3");
     let (_folder, cuda) = driver(&machine);
@@ -54,7 +54,7 @@ fn a_gpu_that_others_use_alone_or_that_nobody_may_use_is_unavailable() {
     let gpus = cuda.devices().expect("counted");
     assert_eq!(code_of(cuda.retain_primary_context(gpus[0])), Some(code::DEVICE_UNAVAILABLE));
     assert_eq!(code_of(cuda.retain_primary_context(gpus[1])), Some(code::DEVICE_UNAVAILABLE));
-    cuda.retain_primary_context(gpus[2]).expect("nobody else uses it");
+    cuda.retain_primary_context(gpus[2]).expect("no other process uses it");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn memory_that_goes_while_it_is_copied_breaks_the_context() {
 }
 
 #[test]
-fn streams_that_cannot_wait_for_the_host_say_so() {
+fn streams_that_cannot_wait_for_the_host_are_reported() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1).with("stream-memory = no"));
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address");

@@ -1,6 +1,5 @@
-//! Our own GPU probes against libraries of our own, which answer as a driver
-//! does on a machine that a test describes. Nothing here needs a GPU, and
-//! nothing here shows that a real one is measured well.
+//! The native GPU probes against stub libraries, which answer as a driver does on a machine that
+//! a test describes. These tests need no GPU, and do not show that a real one is measured well.
 
 mod across;
 mod broken;

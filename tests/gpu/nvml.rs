@@ -1,5 +1,4 @@
-//! What the management library says, through the real program: `node facts`, and
-//! the process that watches GPUs around a probe.
+//! NVML through the real program: `node facts`, and the process that watches GPUs around a probe.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output, Stdio};
@@ -12,7 +11,6 @@ use node::facts::telemetry;
 use crate::stub::{Library, Machine};
 use model::throttle_reason::ThrottleReason;
 
-/// The program under test on this machine.
 fn fabricgate(machine: &Machine, folder: &tempfile::TempDir, arguments: &[&str]) -> Command {
     #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
@@ -29,8 +27,8 @@ fn facts(machine: &Machine, limit: &str) -> (Output, NodeFacts) {
     (output, facts)
 }
 
-/// Watches until the process said this, in a line or in several, and makes an
-/// account of all it said until its end.
+/// Watches until the process printed these strings, in one line or several, and summarizes its
+/// output until its end.
 fn watched(machine: &Machine, until: &[&str], own: &[u32]) -> DriverTelemetry {
     let folder = tempfile::tempdir().expect("a folder");
     let library = machine.write(folder.path());
@@ -44,25 +42,25 @@ fn watched(machine: &Machine, until: &[&str], own: &[u32]) -> DriverTelemetry {
         .expect("started");
     let input = child.stdin.take().expect("piped");
     let mut reader = BufReader::new(child.stdout.take().expect("piped"));
-    let mut said = String::new();
+    let mut output = String::new();
     let mut begun = false;
-    while !begun || !until.iter().all(|it| said.contains(it)) {
+    while !begun || !until.iter().all(|it| output.contains(it)) {
         let mut line = String::new();
-        assert_ne!(reader.read_line(&mut line).expect("read"), 0, "it ended: {said}");
+        assert_ne!(reader.read_line(&mut line).expect("read"), 0, "it ended: {output}");
         begun |= telemetry::has_begun(&line);
-        said += &line;
+        output += &line;
     }
     drop(input);
-    reader.read_to_string(&mut said).expect("read");
+    reader.read_to_string(&mut output).expect("read");
     assert!(child.wait().expect("ended").success());
-    telemetry::summarize_telemetry(&said, own, None)
+    telemetry::summarize_telemetry(&output, own, None)
 }
 
 /// A sample of each of two GPUs was taken.
 const BOTH: [&str; 2] = [r#"{"type":"load","index":0"#, r#"{"type":"load","index":1"#];
 
 #[test]
-fn facts_are_complete_where_the_driver_says_everything() {
+fn facts_are_complete_where_the_driver_reports_all() {
     let machine = Machine::of(4).with("gpu name = Stub H200").with("nvml 2 link 13 = down");
     let (output, facts) = facts(&machine, "60");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -76,27 +74,27 @@ fn facts_are_complete_where_the_driver_says_everything() {
     assert_eq!((first.pcie.generation, first.pcie.generation_max), (Some(1), Some(5)));
     let down = gpus[2].nvlinks.iter().filter(|it| it.state == Some(LinkState::Inactive));
     assert_eq!(down.map(|it| it.link).collect::<Vec<_>>(), [13]);
-    // A GPU without a processor in its package says so, this root has no log of the
-    // kernel, and that is all.
+    // A GPU without a processor in its package reports this, this root has no kernel log, and
+    // there is no other gap.
     let lacks: Vec<&str> = facts.missing.iter().map(|it| it.what.as_str()).collect();
     assert_eq!(lacks, ["link to the processor (C2C)", "Xid errors"]);
 }
 
 #[test]
-fn what_may_not_be_asked_what_hangs_and_what_is_lost_are_three_things() {
+fn forbidden_hanging_and_lost_values_are_distinguished() {
     let machine = Machine::of(2).with("fail nvmlDeviceGetSerial = 4");
     let (output, facts_of) = facts(&machine, "60");
     assert_eq!(output.status.code(), Some(0));
-    let serial = facts_of.missing.iter().find(|it| it.what == "serial number").expect("said");
+    let serial = facts_of.missing.iter().find(|it| it.what == "serial number").expect("reported");
     assert_eq!((serial.why.as_str(), serial.gpus.as_slice()), ("no permission", &[0, 1][..]));
 
-    // The second GPU's first link: 18 states were asked of the first.
+    // The second GPU's first link: 18 states were read of the first.
     let machine = Machine::of(2).with("hang nvmlDeviceGetNvLinkVersion = 19");
     let machine = machine.without(Library::Nvml, &["nvmlDeviceGetFieldValues"]);
     let (output, facts_of) = facts(&machine, "4");
     assert_eq!(output.status.code(), Some(5));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("did not answer within 4 s during: GPU 1: NVLinks"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("did not answer within 4 s during: GPU 1: NVLinks"), "{stderr}");
     let uuids: Vec<bool> =
         facts_of.gpus.expect("counted").iter().map(|gpu| gpu.uuid.is_some()).collect();
     assert_eq!(uuids, [true, false]);
@@ -111,11 +109,11 @@ fn what_may_not_be_asked_what_hangs_and_what_is_lost_are_three_things() {
 }
 
 #[test]
-fn a_driver_from_before_a_call_is_said_to_be_too_old_for_it() {
+fn a_driver_without_a_call_is_reported_as_too_old_for_it() {
     let lacks = ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetRemappedRows"];
     let (output, facts) = facts(&Machine::of(1).without(Library::Nvml, &lacks), "60");
     assert_eq!(output.status.code(), Some(0));
-    let rows = facts.missing.iter().find(|it| it.what == "remapped rows").expect("said");
+    let rows = facts.missing.iter().find(|it| it.what == "remapped rows").expect("reported");
     assert_eq!(rows.why, "this driver is too old to report it");
     let gpus = facts.gpus.expect("counted");
     let fabric = gpus[0].fabric.as_ref().expect("by the older call");
@@ -123,7 +121,7 @@ fn a_driver_from_before_a_call_is_said_to_be_too_old_for_it() {
 }
 
 #[test]
-fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
+fn load_growth_of_errors_and_other_processes_are_reported_around_a_probe() {
     let machine = Machine::of(2)
         .with("nvml 0 throttled = 4")
         .with("nvml 1 pcie = 3 16")
@@ -148,9 +146,9 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
     assert_eq!(first.link_errors[&5]["dl_replay"], 3);
     assert_eq!((first.link_errors.len(), second.link_errors.len()), (1, 0));
     assert_eq!(second.pcie_replays, Some(1));
-    // In a container the driver counts processes otherwise, and none is ours.
+    // In a container the driver uses other process IDs, and none is of this program.
     assert!(first.others == [4711] || first.others == [4711, 4712], "{:?}", first.others);
-    // A counter that was set back is told and not counted.
+    // A counter that was set back is reported and not counted.
     let [back] = around.missing.as_slice() else { panic!("{:?}", around.missing) };
     assert_eq!((back.gpus.as_slice(), back.links.as_slice()), (&[1][..], &[7][..]));
     assert!(back.why.contains("(from 9 to 5)"), "{}", back.why);
@@ -169,19 +167,19 @@ fn blackwell_counts_by_other_fields_and_a_gpu_without_links_counts_none() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_while_a_probe_runs_is_told_and_the_other_is_read() {
-    // The first reading takes more than a hundred questions.
+fn a_gpu_that_is_lost_while_a_probe_runs_is_reported_and_the_other_is_read() {
+    // The first reading takes more than a hundred calls.
     let around = watched(&Machine::of(2).with("nvml 1 lost = 150"), &["fell off the bus"], &[]);
-    let told: Vec<_> =
+    let lost: Vec<_> =
         around.missing.iter().filter(|it| it.why.contains("fell off the bus")).collect();
-    assert_eq!(told.len(), 1, "{:?}", around.missing);
-    assert_eq!(told[0].gpus, [1]);
+    assert_eq!(lost.len(), 1, "{:?}", around.missing);
+    assert_eq!(lost[0].gpus, [1]);
     assert!(around.gpus[0].after.is_some() && around.gpus[1].before.is_some());
     assert_eq!(around.gpus[1].after, None);
 }
 
 #[test]
-fn doctor_tells_of_each_library_and_survives_those_that_hang_or_crash() {
+fn doctor_reports_each_library_and_survives_those_that_hang_or_crash() {
     let lines = |machine: &Machine| {
         let folder = tempfile::tempdir().expect("a folder");
         let output = fabricgate(machine, &folder, &["doctor", "--all"]).output().expect("started");
@@ -207,11 +205,11 @@ fn doctor_tells_of_each_library_and_survives_those_that_hang_or_crash() {
 }
 
 #[test]
-fn nobody_waits_for_a_process_whose_input_is_closed_at_once() {
+fn a_process_whose_input_is_closed_immediately_ends() {
     let around = watched(&Machine::of(1), &[], &[]);
     assert!(around.gpus[0].before.is_some() && around.gpus[0].after.is_some());
     assert_eq!(around.missing, []);
-    // Whoever writes to it says nothing by that.
+    // Input does not start anything.
     let folder = tempfile::tempdir().expect("a folder");
     let machine = Machine::of(1);
     let mut child = fabricgate(&machine, &folder, &["node", "gpu-around"])

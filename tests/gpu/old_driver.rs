@@ -1,4 +1,4 @@
-//! A driver that lacks calls: each says so by its name, and nothing else fails.
+//! A driver without some calls: each error names its call, and no other call fails.
 
 use node::ffi::cuda::{CudaCallError, CudaDevice, CudaLibrary, DevicePointer};
 
@@ -6,7 +6,7 @@ use crate::driver::{begun, driver};
 use crate::stub::{Library, Machine};
 use crate::symbols::looked_up;
 
-/// What a call lacks.
+/// The error of a missing call.
 fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaCallError>) -> &'static str {
     match answer.expect_err("it is not there") {
         CudaCallError::Missing { call } => call,
@@ -15,8 +15,8 @@ fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaCallError>) -> &'static str {
 }
 
 #[test]
-fn each_call_that_a_driver_lacks_says_so() {
-    // Handles of a driver that has everything; none of them is used.
+fn each_missing_call_of_a_driver_is_reported() {
+    // Handles of a complete driver; none of them is used.
     let (_whole, whole, gpus) = begun(&Machine::of(1));
     let (gpu, event) = (gpus[0], whole.create_event().expect("an event"));
     let created = whole.create_allocation(gpu.device, 2 << 20).expect("created");
@@ -28,7 +28,7 @@ fn each_call_that_a_driver_lacks_says_so() {
     old.init().expect("begins");
     let at = DevicePointer(4096);
     let host = whole.host_memory(4096).expect("host memory");
-    let said: Vec<&str> = vec![
+    let messages: Vec<&str> = vec![
         lacks(old.driver_version()),
         lacks(old.devices()),
         lacks(old.name(CudaDevice(0))),
@@ -74,8 +74,8 @@ fn each_call_that_a_driver_lacks_says_so() {
         lacks(old.export_fabric_handle(created)),
         lacks(old.import_fabric_handle([0; 64])),
     ];
-    // What is not among them: names of errors (ours are used), a part of `devices`,
-    // the newer of two, host memory's end, and its address, which needs its beginning.
+    // Calls outside the list: names of errors (fabricgate's are used), a part of `devices`, the
+    // newer of two, the release of host memory, and its address, which needs its allocation.
     let others = [
         "cuGetErrorName",
         "cuDeviceGet",
@@ -83,9 +83,9 @@ fn each_call_that_a_driver_lacks_says_so() {
         "cuMemFreeHost",
         "cuMemHostGetDevicePointer_v2",
     ];
-    let mut told: Vec<&str> = said.into_iter().chain(others).collect();
-    told.sort_unstable();
-    assert_eq!(told, missing);
+    let mut all_messages: Vec<&str> = messages.into_iter().chain(others).collect();
+    all_messages.sort_unstable();
+    assert_eq!(all_messages, missing);
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn a_driver_without_fabric_memory_does_everything_else() {
         ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]
     );
     let error = old.create_allocation(gpus[0].device, 2 << 20).expect_err("it is not there");
-    let said = "this driver has no cuMemCreate: it is older than the call";
-    assert_eq!((error.to_string().as_str(), error.code()), (said, None));
+    let message = "this driver has no cuMemCreate: it is older than the call";
+    assert_eq!((error.to_string().as_str(), error.code()), (message, None));
     assert_eq!(error.call(), "cuMemCreate");
     old.uuid(gpus[1].device).expect("the older call does as well");
     old.copy(gpus[0].memory, gpus[1].memory, 4096, gpus[0].stream).expect("copied");

@@ -1,7 +1,6 @@
-//! `fabricgate node probe` by hand on simulated machines: tables and documents
-//! of all probes, what each lacks, and how each ends. What the copy probe itself
-//! measures is tried in `copy` and `broken`; that nothing is left running is
-//! looked for by `Place::ended` in every test.
+//! `fabricgate node probe` by hand on simulated machines: tables and documents of all probes,
+//! their gaps, and their ends. `copy` and `broken` test the copy probe's measurements;
+//! `Place::ended` checks in every test that no process is left running.
 
 use model::collective::CollectiveDocument;
 use model::copy::CopyDocument;
@@ -44,7 +43,7 @@ fn classes(problems: &[ProbeProblem]) -> Vec<&str> {
 }
 
 #[test]
-fn collectives_of_a_node_come_to_one_document() {
+fn collectives_of_a_node_are_one_document() {
     let place = Place::of(&machine(3));
     let (ran, document) =
         collective(&place, &["--tests=all_reduce_perf,sendrecv_perf", "--readings=2"]);
@@ -66,7 +65,7 @@ fn collectives_of_a_node_come_to_one_document() {
 }
 
 #[test]
-fn some_gpus_of_a_node_are_ranks_of_their_own() {
+fn some_gpus_of_a_node_are_separate_ranks() {
     let place = Place::of(&machine(3));
     let (ran, document) = collective(&place, &["--gpus=1-2,7", "--readings=1"]);
     let gpus: Vec<u32> = document.ranks.iter().map(|rank| rank.gpu).collect();
@@ -76,7 +75,7 @@ fn some_gpus_of_a_node_are_ranks_of_their_own() {
 }
 
 #[test]
-fn another_path_than_the_asserted_one_is_no_measurement_of_it() {
+fn another_path_than_the_asserted_one_gives_no_measurement() {
     let place = Place::of(&machine(2).with("nccl transport = NET/Socket/0"));
     let (ran, document) = collective(&place, &["--assert=p2p", "--readings=1"]);
     assert_eq!(document.asserted.as_deref(), Some("p2p"));
@@ -86,7 +85,7 @@ fn another_path_than_the_asserted_one_is_no_measurement_of_it() {
 
 #[test]
 fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
-    for (line, class, said) in [
+    for (line, class, detail) in [
         ("nccl die 1 = 3", "child-died", "GPU 1 was killed by SIG"),
         ("hang cuDevicePrimaryCtxRetain = 1", "hung", "creating a context on GPU"),
     ] {
@@ -95,23 +94,23 @@ fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
         let (ran, document) = collective(&place, &words);
         let found = document.problems.iter().find(|it| it.class == class);
         let problem = found.unwrap_or_else(|| panic!("{line}: {document:#?}"));
-        assert!(problem.detail.contains(said), "{}", problem.detail);
+        assert!(problem.detail.contains(detail), "{}", problem.detail);
         assert!(!document.complete);
         assert!(matches!(ran.code, Some(4 | 5)), "{ran:?}");
     }
 }
 
 #[test]
-fn wrong_results_are_said_and_end_with_the_code_for_it() {
+fn wrong_results_are_reported_and_end_with_the_code_for_them() {
     let place = Place::of(&machine(2).with("nccl wrong 1 = 2"));
     let (ran, document) = collective(&place, &["--readings=1"]);
     let corrupt = document.problems.iter().find(|it| it.kind == OutputProblemKind::Corrupt);
-    assert_eq!(corrupt.expect("told").gpu, Some(1), "{document:#?}");
+    assert_eq!(corrupt.expect("reported").gpu, Some(1), "{document:#?}");
     assert_eq!(ran.code, Some(3));
 }
 
 #[test]
-fn what_a_node_lacks_is_one_clear_message() {
+fn a_missing_part_of_a_node_is_one_clear_message() {
     let place = Place::of(&machine(2));
     let nowhere = place.folder().join("libnccl.so.2");
     let (ran, document) = collective(&place.with("FABRICGATE_NCCL", &nowhere), &[]);
@@ -127,7 +126,7 @@ fn what_a_node_lacks_is_one_clear_message() {
 }
 
 #[test]
-fn a_driver_that_hangs_while_gpus_are_listed_is_told_as_that() {
+fn a_driver_that_hangs_while_gpus_are_listed_is_reported() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
     let (ran, document) = collective(&place, &["--silence=2"]);
     assert_eq!(classes(&document.problems), ["hung"]);
@@ -136,23 +135,23 @@ fn a_driver_that_hangs_while_gpus_are_listed_is_told_as_that() {
 }
 
 #[test]
-fn ways_of_sharing_memory_are_told_step_by_step() {
+fn ways_of_sharing_memory_are_reported_step_by_step() {
     let (ran, document) = fabric(&Place::of(&machine(2)), &[]);
     assert_eq!(document.gpus.len(), 2);
-    let said = |step: &str, gpu: u32| {
+    let result = |step: &str, gpu: u32| {
         let found = document.steps.iter().find(|it| it.step == step && it.gpu == Some(gpu));
         found.map_or("", |it| it.said.as_str())
     };
     for gpu in 0..2 {
         for step in ["ipc-create", "ipc-open", "ipc-data", "fabric-create", "fabric-data"] {
-            assert_eq!(said(step, gpu), "ok", "{step}: {document:#?}");
+            assert_eq!(result(step, gpu), "ok", "{step}: {document:#?}");
         }
     }
     assert_eq!((ran.code, document.complete), (Some(0), true), "{document:#?}");
 }
 
 #[test]
-fn a_fabric_that_is_not_permitted_is_an_answer_and_no_fault() {
+fn a_fabric_without_permission_is_a_result_and_not_a_fault() {
     let place = Place::of(&machine(1).with("fail cuMemCreate = 800"));
     let (ran, document) = fabric(&place, &[]);
     let step = document.steps.iter().find(|it| it.step == "fabric-create").expect("tried");
@@ -170,7 +169,8 @@ fn processes_that_die_leave_the_steps_until_then() {
     let (ran, document) = fabric(&place, &[]);
     let died = document.problems.iter().find(|it| it.class == "child-died").expect("it died");
     assert!(died.detail.contains("process was killed by SIGABRT"), "{died:?}");
-    let created = document.steps.iter().find(|it| it.step == "ipc-create").expect("said before");
+    let created =
+        document.steps.iter().find(|it| it.step == "ipc-create").expect("reported earlier");
     assert_eq!(created.said, "ok");
     assert_eq!(ran.code, Some(4));
 }
@@ -180,7 +180,7 @@ fn everything_is_one_readable_account() {
     let place = Place::of(&machine(2).with("gpu memory = 67108864"));
     let words = ["node", "probe", "all", "--node=n1", "--buffer=1", "--readings=2", "--max=8M"];
     let ran = place.run(&words);
-    for said in [
+    for part in [
         "== Copies\n",
         "== Sharing of memory\n",
         "== Collectives\n",
@@ -192,9 +192,9 @@ fn everything_is_one_readable_account() {
         "alltoall_perf",
         "busbw GB/s",
     ] {
-        assert!(ran.out.contains(said), "{said}: {} {}", ran.out, ran.err);
+        assert!(ran.out.contains(part), "{part}: {} {}", ran.out, ran.err);
     }
-    assert!(!ran.out.contains('\u{1b}'), "no colours where nobody looks");
+    assert!(!ran.out.contains('\u{1b}'), "no colours without a terminal");
     assert!(matches!(ran.code, Some(0 | 4)), "{ran:?}");
 }
 
@@ -225,7 +225,7 @@ const COPY: [&str; 7] = [
 ];
 
 #[test]
-fn what_the_driver_says_around_a_measurement_is_in_its_document() {
+fn the_drivers_telemetry_around_a_measurement_is_in_its_document() {
     let place = Place::of(&machine(2));
     let ran = place.run(&[&["--json"], &COPY[..]].concat());
     let document: CopyDocument = ran.document();
@@ -233,36 +233,36 @@ fn what_the_driver_says_around_a_measurement_is_in_its_document() {
     let around = document.around.expect("it was asked");
     let indices: Vec<u32> = around.gpus.iter().map(|gpu| gpu.index).collect();
     assert_eq!(indices, [0, 1], "{around:#?}");
-    assert!(around.gpus[0].others.is_empty(), "our own processes are no others: {around:#?}");
+    assert!(around.gpus[0].others.is_empty(), "fabricgate's processes do not count: {around:#?}");
 }
 
 #[test]
-fn a_driver_that_says_nothing_around_it_keeps_nothing_from_being_measured() {
+fn a_silent_driver_around_a_probe_does_not_prevent_it() {
     let place = Place::of(&machine(2));
     let nowhere = place.folder().join("libnvidia-ml.so.1");
     let ran = place.with("FABRICGATE_NVML", &nowhere).run(&[&["--json"], &COPY[..]].concat());
     let document: CopyDocument = ran.document();
     assert!(document.complete, "{document:#?}");
-    let around = document.around.expect("said");
+    let around = document.around.expect("reported");
     assert!(around.gpus.is_empty() && !around.missing.is_empty(), "{around:#?}");
 }
 
 #[test]
-fn who_presses_control_c_sees_what_was_measured() {
+fn control_c_prints_the_measurements() {
     let machine = machine(2).with("hang cuEventElapsedTime = 9").with("calls = {folder}/calls");
     let place = Place::of(&machine);
     interrupted_at_the_hang(&place, &[&COPY[..], &["--no-around"]].concat());
 }
 
 #[test]
-fn who_presses_control_c_ends_all_of_it() {
+fn control_c_ends_all_processes() {
     let machine = machine(2).with("hang cuEventElapsedTime = 9").with("calls = {folder}/calls");
     let place = Place::of(&machine);
-    let said = interrupted_at_the_hang(&place, &["node", "probe", "all", "--buffer=1"]);
-    assert!(!said.contains("Sharing") && !said.contains("Collectives"), "{said}");
+    let output = interrupted_at_the_hang(&place, &["node", "probe", "all", "--buffer=1"]);
+    assert!(!output.contains("Sharing") && !output.contains("Collectives"), "{output}");
 }
 
-/// Interrupts a probe when its copies hang; what it says then.
+/// Interrupts a probe when its copies hang; its output then.
 fn interrupted_at_the_hang(place: &Place, words: &[&str]) -> String {
     let started = place.start(words);
     let calls = place.folder().join("calls");
@@ -273,7 +273,7 @@ fn interrupted_at_the_hang(place: &Place, words: &[&str]) -> String {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let attendant = Pid::from_raw(i32::try_from(started.id()).expect("small")).expect("a process");
-    kill_process(attendant, Signal::INT).expect("told");
+    kill_process(attendant, Signal::INT).expect("reported");
     let ran = place.ended(started);
     let measured = ran.out.lines().find(|line| line.contains("host_to_device_memcpy_ce"));
     assert!(measured.is_some_and(|line| line.contains("55.00")), "{}", ran.out);
@@ -283,7 +283,7 @@ fn interrupted_at_the_hang(place: &Place, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_measured_and_measures_nothing() {
+fn a_dry_run_lists_the_measurements_and_measures_nothing() {
     let machine = machine(2).with("fail cuDevicePrimaryCtxRetain = 999");
     let place = Place::of(&machine);
     let ran = place.run(&["node", "probe", "copy", "--set=full", "--dry-run"]);
@@ -295,9 +295,9 @@ fn a_dry_run_says_what_would_be_measured_and_measures_nothing() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_options_are_refused() {
     let place = Place::of(&machine(1));
-    for (words, said) in [
+    for (words, message) in [
         (&["collective", "--assert=nvls", "--no-nvls"][..], "exclude each other"),
         (&["collective", "--min=1G", "--max=1M"], "is above --max"),
         (&["collective", "--min=1X"], "expected bytes"),
@@ -307,6 +307,6 @@ fn what_contradicts_itself_is_refused() {
     ] {
         let ran = place.run(&[&["node", "probe"], words].concat());
         assert_eq!(ran.code, Some(2), "{words:?}: {ran:?}");
-        assert!(ran.err.contains(said), "{words:?}: {}", ran.err);
+        assert!(ran.err.contains(message), "{words:?}: {}", ran.err);
     }
 }

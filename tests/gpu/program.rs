@@ -1,5 +1,5 @@
-//! The real program on a machine of stubs: started, bounded, and looked after:
-//! when it has ended, nothing that it started may still be there.
+//! The real program on a machine of stubs: started, bounded, and watched: after its end no
+//! process that it started may be left.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::stub::{Library, MACHINE, Machine};
 
-/// How long a test waits for what must end, before it says that it hangs.
+/// Time limit of a test for a process that must end; after it the test reports a hang.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// How long processes that were killed may take to be gone.
+/// Time within which killed processes must be gone.
 const GOES: Duration = Duration::from_secs(20);
 
-/// What the program left behind.
+/// Result of the program.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    /// Its exit code; none where a signal ended it.
+    /// Its exit code; `None` where a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -43,7 +43,7 @@ impl Place {
     pub(crate) fn of(machine: &Machine) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut variables = machine.write(folder.path());
-        // What there is no stub of must not be the machine's own.
+        // A library without a stub must not be the machine's.
         for library in [Library::Cuda, Library::Nccl, Library::Nvml] {
             if !variables.iter().any(|(name, _)| *name == library.variable()) {
                 variables.push((library.variable(), folder.path().join("no-such-library.so")));
@@ -56,20 +56,18 @@ impl Place {
         self.folder.path()
     }
 
-    /// The same, with another value of a variable.
     pub(crate) fn with(mut self, variable: &'static str, value: &Path) -> Self {
         self.variables.retain(|(name, _)| *name != variable);
         self.variables.push((variable, value.to_owned()));
         self
     }
 
-    /// Runs the program there until it ends.
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         self.ended(self.start(words))
     }
 
-    /// Starts the program there. Its output is kept in files, so that nobody has to
-    /// read it while it runs.
+    /// Starts the program there. Its output goes to files, so that no test must read it while it
+    /// runs.
     pub(crate) fn start(&self, words: &[&str]) -> Child {
         let file = |name: &str| fs::File::create(self.folder().join(name)).expect("a file");
         #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
@@ -83,7 +81,7 @@ impl Place {
             .expect("started")
     }
 
-    /// Waits for its end, and for that of everything that it started.
+    /// Waits for its end, and for the end of all processes that it started.
     pub(crate) fn ended(&self, mut child: Child) -> Ran {
         let since = Instant::now();
         let status = loop {
@@ -109,13 +107,13 @@ impl Place {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A process that was started on this machine and is still there, zombies
-    /// included while their parent lives.
+    /// A process that was started on this machine and still exists, zombies included while their
+    /// parent runs.
     fn left(&self) -> Option<String> {
         let mine = format!("{MACHINE}={}\0", self.folder().join("machine.txt").display());
         let processes = fs::read_dir("/proc").expect("proc").filter_map(Result::ok);
         processes.map(|entry| entry.path()).find_map(|path| {
-            // Of others it cannot be read, and processes go while one looks.
+            // Other users' entries are unreadable, and processes end during the scan.
             let environment = fs::read(path.join("environ")).ok()?;
             let name = std::ffi::OsStr::from_bytes(&environment).to_string_lossy().into_owned();
             let words = fs::read(path.join("cmdline")).unwrap_or_default();

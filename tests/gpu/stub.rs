@@ -1,9 +1,8 @@
-//! The drivers' libraries of our own, built when a test needs them, and the
-//! machines they answer with.
+//! The stub driver libraries, built when a test needs them, and the machines they simulate.
 //!
-//! A library is Rust source in `tests/gpu/lib*/lib.rs`, which `rustc` alone builds.
-//! It is built once for all tests, into cargo's target folder, and again when its
-//! source changes. An older driver is the same library with symbols renamed.
+//! A library is Rust source in `tests/gpu/lib*/lib.rs`, which `rustc` alone builds. It is built
+//! once for all tests, into cargo's target folder, and again when its source changes. An older
+//! driver is the same library with symbols renamed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +23,7 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// Those of which there is a source.
+    /// Libraries with a stub source.
     pub(crate) fn all() -> Vec<Self> {
         let all = [Self::Cuda, Self::Nccl, Self::Nvml];
         all.into_iter().filter(|it| it.folder().join("lib.rs").exists()).collect()
@@ -39,7 +38,7 @@ impl Library {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu").join(name)
     }
 
-    /// What the driver's own is called.
+    /// File name of the driver's library.
     fn file(self) -> &'static str {
         match self {
             Self::Cuda => "libcuda.so.1",
@@ -48,7 +47,7 @@ impl Library {
         }
     }
 
-    /// The variable that has fabricgate load it.
+    /// The variable that makes fabricgate load it.
     pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Cuda => "FABRICGATE_CUDA",
@@ -58,11 +57,11 @@ impl Library {
     }
 }
 
-/// Where a library is that lacks these symbols. Builds it if need be.
+/// Path of a library that lacks these symbols. Builds it if necessary.
 pub(crate) fn build(library: Library, missing: &[&str]) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     for source in sources(&library.folder().join("..")) {
-        // All of them: a library may share a module with another.
+        // All sources: a library may share a module with another.
         source.hash(&mut hasher);
         fs::read(&source).expect("a readable source").hash(&mut hasher);
     }
@@ -76,7 +75,8 @@ pub(crate) fn build(library: Library, missing: &[&str]) -> PathBuf {
     for place in [&whole, &wanted] {
         fs::create_dir_all(place.parent().expect("a folder")).expect("made");
     }
-    // Tests run at the same time, in one process or in several. Until it is closed.
+    // Tests run concurrently, in one process or in several. The lock holds until the file is
+    // closed.
     let lock = File::create(folder.join("lock")).expect("a lock");
     lock.lock().expect("locked");
     if !whole.exists() {
@@ -90,14 +90,13 @@ pub(crate) fn build(library: Library, missing: &[&str]) -> PathBuf {
     wanted
 }
 
-/// Puts a whole file where nobody sees half of it.
+/// Writes a file atomically.
 fn place(at: &Path, bytes: &[u8]) {
     let part = at.with_extension("part");
     fs::write(&part, bytes).expect("written");
     fs::rename(part, at).expect("renamed");
 }
 
-/// The sources of all libraries.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -131,18 +130,17 @@ fn compile(library: Library, to: &Path) {
     fs::rename(part, to).expect("renamed");
 }
 
-/// The same library without this symbol, as an older driver has it: nobody finds
-/// it by its name any more.
+/// The same library without this symbol, as in an older driver: a lookup of its name fails.
 fn without(mut library: Vec<u8>, symbol: &str) -> Vec<u8> {
     let name = format!("\0{symbol}\0").into_bytes();
     let at = library.windows(name.len()).position(|part| part == name);
-    // The first letter is behind the zero byte that ends the name before.
+    // The first letter follows the zero byte that ends the previous name.
     library[at.unwrap_or_else(|| panic!("no {symbol} there")) + 1] = b'_';
     library
 }
 
-/// A machine, as the stubs read it. What a line means is said in `libcuda/lib.rs`,
-/// and in that of each library where it is about that library alone.
+/// A machine, as the stubs read it. `libcuda/lib.rs` documents the lines, and each library's own
+/// `lib.rs` those for that library alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     lines: Vec<String>,
@@ -150,26 +148,24 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine with this many GPUs.
     pub(crate) fn of(gpus: u32) -> Self {
         Self::default().with(&format!("gpus = {gpus}"))
     }
 
-    /// The same, with this line, in which `{folder}` is where its description is.
+    /// The same with this line, in which `{folder}` is the description's folder.
     pub(crate) fn with(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
     }
 
-    /// The same, with a library that lacks these symbols.
     pub(crate) fn without(mut self, library: Library, symbols: &[&str]) -> Self {
         let symbols = symbols.iter().map(|symbol| (*symbol).to_owned());
         self.missing.entry(library.file()).or_default().extend(symbols);
         self
     }
 
-    /// Writes its description into a folder, builds its libraries, and gives the
-    /// variables with which fabricgate finds them all.
+    /// Writes its description into a folder, builds its libraries, and returns the variables with
+    /// which fabricgate finds all of them.
     pub(crate) fn write(&self, folder: &Path) -> Vec<(&'static str, PathBuf)> {
         let file = folder.join("machine.txt");
         let here = folder.display().to_string();
@@ -182,8 +178,8 @@ impl Machine {
         });
         libraries.chain([(MACHINE, file)]).collect()
     }
-    /// Puts its description and a library of its own into a folder, for a test that
-    /// loads it into its own process: every such library is another driver.
+    /// Writes its description and a copy of a library into a folder, for a test that loads it
+    /// into its own process: every such library is another driver.
     pub(crate) fn driver(&self, folder: &Path, library: Library) -> PathBuf {
         let built = self.write(folder).into_iter().find(|(name, _)| *name == library.variable());
         let (_, built) = built.expect("there is a source");

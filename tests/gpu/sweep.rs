@@ -1,6 +1,5 @@
-//! Whole sweeps over machines of stubs that have nothing but the driver: a real
-//! coordinator, real workers, the probes of our own in their processes, and a
-//! verdict. No tool is on PATH.
+//! Whole sweeps over machines of stubs that have only the driver: a real coordinator, real
+//! workers, the native probes in their processes, and a verdict. No tool is on PATH.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +10,8 @@ use serde_json::Value;
 use crate::program::Place;
 use crate::stub::Machine;
 
-/// A probe file of ours with copies of 1 MiB: a driver in real memory needs
-/// minutes for larger ones.
+/// A built-in probe file with copies of 1 MiB: a driver in real memory needs minutes for larger
+/// ones.
 fn small(place: &Path, probe: &str) {
     let file = format!("{probe}.toml");
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("probes").join(&file);
@@ -24,7 +23,7 @@ fn small(place: &Path, probe: &str) {
     fs::write(place.join("probes").join(file), smaller).expect("written");
 }
 
-/// Sweeps these nodes; the outcomes of nodes, the findings, and all that was said.
+/// Sweeps these nodes; their outcomes, the findings, and stderr.
 fn swept(place: &Place, claims: &str, config: &str) -> (BTreeMap<String, String>, Value, String) {
     let folder = place.folder();
     fs::write(folder.join("claims.toml"), claims).expect("written");
@@ -44,7 +43,7 @@ fn swept(place: &Place, claims: &str, config: &str) -> (BTreeMap<String, String>
     (nodes.collect(), verdicts["findings"].clone(), format!("{} {}", ran.out, ran.err))
 }
 
-/// Which GPUs are blamed, as `node:gpu`.
+/// The blamed GPUs, as `node:gpu`.
 fn blamed(findings: &Value) -> Vec<String> {
     let gpu = |finding: &Value| {
         let locus = &finding["locus"];
@@ -55,26 +54,26 @@ fn blamed(findings: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_node_with_nothing_but_the_driver_is_measured_and_its_lost_link_found() {
+fn a_node_with_only_the_driver_is_measured_and_its_lost_link_found() {
     let claims = "[[domain]]\nname = \"board\"\nnodes = \"n1\"\nplatform = \"hgx-h100\"\n\
                   gpus_per_node = 8\n";
     let machine = Machine::of(8).with("node = n1").with("pair = 395").with("port 5 = 350");
     let place = Place::of(&machine).with("PATH", Path::new("/nowhere"));
     small(place.folder(), "nvbandwidth-ce");
     let config = "[confirm]\nwait_s = 0\n[probes]\nrun = [\"nvbandwidth-ce\"]\ndir = \"probes\"\n";
-    let (nodes, findings, said) = swept(&place, claims, config);
-    assert_eq!(nodes["n1"], "degraded", "{said}");
+    let (nodes, findings, stderr) = swept(&place, claims, config);
+    assert_eq!(nodes["n1"], "degraded", "{stderr}");
     let mut blamed = blamed(&findings);
     blamed.dedup();
-    assert_eq!(blamed, ["n1:5"], "{said}");
+    assert_eq!(blamed, ["n1:5"], "{stderr}");
 }
 
 #[test]
 fn nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found() {
     let place = Place::of(&Machine::of(4)).with("PATH", Path::new("/nowhere"));
     let folder = place.folder();
-    // A rack a thousand times slower: the driver of these tests moves every byte, and
-    // a round copies for as long as nodes may begin apart.
+    // A rack a thousand times slower: the driver of these tests moves every byte, and a round
+    // copies for as long as the starts of nodes may differ.
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("thresholds/gb200-nvl72.toml");
     let platform = fs::read_to_string(built_in).expect("a platform");
     let slow = [
@@ -93,7 +92,7 @@ fn nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found() {
         fs::create_dir_all(folder.join(node)).expect("a folder");
         machine.write(&folder.join(node));
     };
-    // With one other node it could be either: a finding of a node takes two.
+    // With one other node either could be faulty: a finding about a node takes two.
     port("n1", "n2:1");
     port("n2", "1");
     port("n3", "n2:1");
@@ -109,11 +108,11 @@ fn nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found() {
     );
     let claims = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-3]\"\nplatform = \"slow-rack\"\n\
                   gpus_per_node = 4\n";
-    let (nodes, findings, said) = swept(&place, claims, &config);
+    let (nodes, findings, stderr) = swept(&place, claims, &config);
     let mut blamed = blamed(&findings);
     blamed.dedup();
-    assert_eq!(blamed, ["n2:1"], "{said}");
-    assert_eq!(nodes["n2"], "degraded", "{said}");
-    assert_ne!(nodes["n1"], "degraded", "{said}");
-    assert_ne!(nodes["n3"], "degraded", "{said}");
+    assert_eq!(blamed, ["n2:1"], "{stderr}");
+    assert_eq!(nodes["n2"], "degraded", "{stderr}");
+    assert_ne!(nodes["n1"], "degraded", "{stderr}");
+    assert_ne!(nodes["n3"], "degraded", "{stderr}");
 }

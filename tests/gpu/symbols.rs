@@ -9,7 +9,7 @@ use node::ffi::nccl::NcclLibrary;
 
 use crate::stub::{Library, Machine, build};
 
-/// The symbols that a source of ours looks up: those between quotes in its list.
+/// The symbols that a source of fabricgate looks up: those between quotes in its list.
 pub(crate) fn looked_up(path: &str) -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let source = fs::read_to_string(source).expect("a source");
@@ -50,7 +50,7 @@ fn the_stub_of_the_driver_has_the_calls_that_are_looked_up_and_no_others() {
 #[test]
 fn the_stub_of_nccl_has_the_calls_that_are_looked_up_and_no_others() {
     let mut looked_up = looked_up("src/node/ffi/nccl.rs");
-    // Their answers are texts, which is why they stand outside the list.
+    // They return texts, so they are not in the list.
     looked_up.extend(["ncclGetErrorString", "ncclGetLastError"].map(str::to_owned));
     assert!(18 < looked_up.len(), "the list is found: {looked_up:?}");
     assert_eq!(exported("tests/gpu/libnccl", "nccl"), looked_up);
@@ -59,7 +59,7 @@ fn the_stub_of_nccl_has_the_calls_that_are_looked_up_and_no_others() {
 }
 
 #[test]
-fn an_older_driver_lacks_what_it_lacks_and_nothing_else() {
+fn an_older_driver_lacks_only_the_removed_calls() {
     let missing = ["cuDeviceGetUuid_v2", "cuMemCreate"];
     let folder = tempfile::tempdir().expect("a folder");
     let machine = Machine::of(1).without(Library::Cuda, &missing);

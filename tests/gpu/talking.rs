@@ -1,5 +1,5 @@
-//! Child processes of a probe that talk with each other, each on a machine of
-//! its own, and the board between them.
+//! Child processes of a probe that exchange data, each on its own machine, and the board between
+//! them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -14,31 +14,31 @@ use node::probes::protocol::{ProbeMatrixCell, ProbeMessage};
 
 use crate::stub::Machine;
 
-/// How long all of it may take before a test says that it hangs.
+/// Time limit of all processes; after it a test reports a hang.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// One process: what it is called, where it runs, and what it is to do.
+/// One process: its name, its machine, and its task.
 pub(crate) struct Talker {
     pub(crate) name: String,
     pub(crate) machine: Machine,
     /// The hidden command.
     pub(crate) command: &'static str,
-    /// Its task, in JSON, where `{cuda}` stands for the library's path and
-    /// `{root}` for its own folder.
+    /// Its task, in JSON, where `{cuda}` stands for the library's path and `{root}` for its
+    /// folder.
     pub(crate) task: String,
 }
 
-/// What a process said.
+/// Output of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) lines: Vec<ProbeMessage>,
-    /// What it told while it ran.
+    /// Its progress messages.
     pub(crate) progress: String,
     pub(crate) code: Option<i32>,
 }
 
 impl Said {
-    /// The number of a cell, of its first reading.
+    /// The number of a cell, in its first reading.
     pub(crate) fn value(&self, testcase: &str, row: &str, col: &str) -> Option<f64> {
         self.cells(testcase)
             .into_iter()
@@ -73,7 +73,7 @@ impl Said {
         })
     }
 
-    /// It says that everything that was asked for was measured.
+    /// It reports that all requested cases were measured.
     pub(crate) fn is_whole(&self) -> bool {
         self.lines.last() == Some(&ProbeMessage::End)
     }
@@ -89,25 +89,25 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A test that failed leaves nothing behind.
+        // A failed test leaves no process behind.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs them all until they end, with a board between them.
+/// Runs all of them until they end, with a board between them.
 pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
-    let (heard, lines) = mpsc::channel();
+    let (send_line, lines) = mpsc::channel();
     let mut running: Vec<Running> =
-        (0..).zip(talkers).map(|(at, talker)| start(at, talker, heard.clone())).collect();
-    drop(heard);
+        (0..).zip(talkers).map(|(at, talker)| start(at, talker, send_line.clone())).collect();
+    drop(send_line);
     let mut board = ExchangeGroup::new(talkers.iter().map(|it| it.name.clone()).collect());
     let began = Instant::now();
     let mut left = running.len();
     while 0 < left {
         let now = began.elapsed();
-        let said: Vec<String> = running.iter().map(|it| text(&it.progress)).collect();
-        assert!(now < HANGS, "they hang: {said:?}");
+        let progress: Vec<String> = running.iter().map(|it| text(&it.progress)).collect();
+        assert!(now < HANGS, "they hang: {progress:?}");
         let wait =
             board.next_deadline().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
         let answers = match lines.recv_timeout(wait.min(Duration::from_secs(1))) {
@@ -142,10 +142,10 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
         .map(|mut it| {
             it.input = None;
             let status = it.child.wait().expect("a child");
-            let mut said = std::mem::take(&mut it.said);
-            said.code = status.code();
-            said.progress = text(&it.progress);
-            said
+            let mut progress = std::mem::take(&mut it.said);
+            progress.code = status.code();
+            progress.progress = text(&it.progress);
+            progress
         })
         .collect()
 }
@@ -154,7 +154,7 @@ fn send(running: &mut [Running], answers: Vec<(usize, ExchangeReply)>) {
     for (at, answer) in answers {
         let text = serde_json::to_string(&answer).expect("plain data");
         if let Some(input) = &mut running[at].input {
-            // Who died meanwhile does not read it.
+            // The process may have died meanwhile.
             let _ = writeln!(input, "{text}").and_then(|()| input.flush());
         }
     }
@@ -164,7 +164,7 @@ fn text(path: &PathBuf) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
-fn start(at: usize, talker: &Talker, heard: mpsc::Sender<(usize, Option<String>)>) -> Running {
+fn start(at: usize, talker: &Talker, send_line: mpsc::Sender<(usize, Option<String>)>) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
     let variables = talker.machine.clone().write(folder.path());
     let library = |name: &str| {
@@ -189,11 +189,11 @@ fn start(at: usize, talker: &Talker, heard: mpsc::Sender<(usize, Option<String>)
     std::thread::spawn(move || {
         for line in output.lines() {
             let Ok(line) = line else { break };
-            if heard.send((at, Some(line))).is_err() {
+            if send_line.send((at, Some(line))).is_err() {
                 return;
             }
         }
-        let _ = heard.send((at, None));
+        let _ = send_line.send((at, None));
     });
     let input = child.stdin.take();
     Running { child, input, said: Said::default(), progress, _folder: folder }

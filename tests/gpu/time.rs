@@ -1,15 +1,15 @@
-//! The simulated machine's time: copies that run at the same time share what they
-//! go through, and events tell it. What a probe's numbers mean rests on this.
+//! The simulated machine's time: concurrent copies share resources, and events report it. The
+//! meaning of a probe's numbers rests on this.
 
 use node::ffi::cuda::{CudaEvent, CudaLibrary, CudaStream, DevicePointer};
 
 use crate::driver::{BYTES, Used, begun, words};
 use crate::stub::Machine;
 
-/// A copy: to, from, and on which of the GPUs.
+/// A copy: destination, source, and the GPU that runs it.
 type Copied = (DevicePointer, DevicePointer, usize);
 
-/// The rates in GB/s of copies that begin together, each in a stream of its own.
+/// The rates in GB/s of copies that begin together, each in its own stream.
 fn together(cuda: &CudaLibrary, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address");
@@ -38,7 +38,6 @@ fn together(cuda: &CudaLibrary, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
         .collect()
 }
 
-/// All GPUs' contexts reach all others.
 fn with_access(cuda: &CudaLibrary, gpus: &[Used]) {
     for from in gpus {
         cuda.set_current_context(from.context).expect("entered");
@@ -81,10 +80,10 @@ fn pairs_have_their_rates_in_each_direction() {
     let at: Vec<DevicePointer> = gpus.iter().map(|gpu| gpu.memory).collect();
     assert_eq!(together(&cuda, &gpus, &[(at[0], at[1], 0)]), [300.0]);
     assert_eq!(together(&cuda, &gpus, &[(at[1], at[0], 0)]), [400.0]);
-    // Both directions at once take nothing from each other.
+    // Both directions do not affect each other.
     let both = [(at[0], at[1], 0), (at[1], at[0], 1)];
     assert_eq!(together(&cuda, &gpus, &both), [300.0, 400.0]);
-    // Two into one share its port; who gets less leaves the rest to the other.
+    // Two copies into one GPU share its port; the slower one leaves the rest to the other.
     let into = [(at[2], at[0], 0), (at[2], at[1], 1)];
     assert_eq!(together(&cuda, &gpus, &into), [225.0, 225.0]);
 }
@@ -103,8 +102,8 @@ fn gpus_below_one_root_port_share_it_only_at_the_same_time() {
 }
 
 #[test]
-fn what_is_left_when_a_copy_ends_goes_to_the_others() {
-    // Pair 0 to 1 ends first; then pair 2 to 1 has the port for itself.
+fn the_others_share_the_rate_of_a_finished_copy() {
+    // Pair 0 to 1 ends first; then pair 2 to 1 has the port alone.
     let machine = Machine::of(3).with("pair = 400").with("port = 400").with("pair 2 1 = 100");
     let (_folder, cuda, gpus) = begun(&machine);
     with_access(&cuda, &gpus);

@@ -1,4 +1,4 @@
-"""Changes of recorded outputs that leave the truth alone: other names, another order, one more node, other pieces, fewer cells."""
+"""Changes of recorded outputs that do not change the truth: other names, another order, one more node, other pieces, fewer cells."""
 import random
 import re
 
@@ -55,7 +55,7 @@ def rows(text, change):
 
 
 def resum(text):
-    """SUM lines that fit their matrices again."""
+    """Recomputes the SUM lines of changed matrices."""
     total, out = 0.0, []
     for line in text.split("\n"):
         match = ROW.match(line)
@@ -75,7 +75,7 @@ def matrices(files, change):
 
 
 def rename(files):
-    """The same names, dealt out anew."""
+    """The same names, permuted."""
     names = nodes_of(files)
     if len(names) < 2:
         return None
@@ -106,7 +106,7 @@ def file_names(files):
 
 
 def one_more(files):
-    """A sound node more: one that passed, under another name and with its own noise."""
+    """One more healthy node: a passing one, under another name and with different noise."""
     if any(not p.startswith("nodes/") and p != "claims.toml" for p in files):
         return None
     claims = files.get("claims.toml")
@@ -128,7 +128,7 @@ def one_more(files):
 
 
 def split(files):
-    """Every test of an output in a file of its own."""
+    """Every test of an output in a separate file."""
     out, changed = {}, False
     for path, text in files.items():
         starts = [m.start() for m in RUNNING.finditer(text)] if is_nvbandwidth(text) else []
@@ -160,7 +160,7 @@ def cells(text):
 
 
 def fresh(files):
-    """One reading more where there are three: the middle one of each cell, with its own noise. A dip is not repeated."""
+    """A fourth reading where there are three: the median of each cell, with different noise. A dip is not repeated."""
     draw, out, groups = rng(files, "fresh"), dict(files), {}
     for path, text in files.items():
         if is_nvbandwidth(text):
@@ -176,12 +176,12 @@ def fresh(files):
 
 
 def scaled(files):
-    """Everything faster by a thousandth."""
+    """Every number faster by a thousandth."""
     return matrices(files, lambda r, c, v: None if v is None else v * 1.001), {}
 
 
 def holes(files):
-    """A tenth of the cells is not there."""
+    """A tenth of the cells is missing."""
     draw = rng(files, "holes")
     wide = {p for p, t in files.items() if is_nvbandwidth(t) and " GPU(row)" in t}
     out = {p: rows(t, lambda r, c, v: None if draw.random() < 0.1 else v) if p in wide else t for p, t in files.items()}

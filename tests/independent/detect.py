@@ -1,4 +1,4 @@
-"""Sweeps of faults of known size against the smallest size that the judge says it would see, and sweeps without any fault."""
+"""Sweeps of faults of known size against the smallest size that the judge declares detectable, and sweeps without any fault."""
 import itertools
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -29,7 +29,7 @@ NOISE_ONLY = {
 
 
 def fleet(shape, noise, seed, loss=0.0, node=0, gpu=0):
-    """A fleet with a fault of that size, or its sound twin: the same random numbers."""
+    """A fleet with a fault of that size, or its healthy twin: the same random numbers."""
     if shape == "network":
         site = Site(NETWORK, 8, seed, noise, stem="h", domain="net")
         site.claim_domain("net", site.nodes, gpus=0, nic="nic-ndr-400")
@@ -49,7 +49,7 @@ def fleet(shape, noise, seed, loss=0.0, node=0, gpu=0):
 
 
 def named(verdicts, node, gpu):
-    """Is that part told to be bad?"""
+    """True if a finding blames that part."""
     for finding in verdicts.get("findings", []):
         locus = finding.get("locus", {})
         if finding.get("outcome") in BAD and locus.get("node") == node and locus.get("kind") != "pair":
@@ -59,22 +59,22 @@ def named(verdicts, node, gpu):
 
 
 def sweep(job):
-    """Declared detectable of a sound fleet, then which sizes were found in its twins, and how many others were accused."""
+    """The declared detectable size of a healthy fleet, the sizes found in its twins, and the number of other parts blamed."""
     binary, name, seed = job
     shape, noise = SWEEPS[name]
     text = "%s/%d" % (name, seed)
     node, gpu = seed % (3 if shape == "box" else 6), seed % (8 if shape == "box" else 4)
     twin = fleet(shape, noise, text)
-    said = score.judge(binary, twin.files)
+    verdicts_of_twin = score.judge(binary, twin.files)
     who = twin.nodes[node]
-    declared = next((n.get("detectable") for n in said.get("nodes", []) if n.get("node") == who), None)
-    accused = sum(f.get("outcome") in BAD for f in said.get("findings", []))
+    declared = next((n.get("detectable") for n in verdicts_of_twin.get("nodes", []) if n.get("node") == who), None)
+    blamed = sum(f.get("outcome") in BAD for f in verdicts_of_twin.get("findings", []))
     found = {}
     for factor in FACTORS if declared else ():
         verdicts = score.judge(binary, fleet(shape, noise, text, factor * declared, node, gpu).files)
         found[factor] = named(verdicts, who, None if shape == "network" else gpu)
-        accused += sum(n.get("outcome") in BAD and n.get("node") != who for n in verdicts.get("nodes", []))
-    return name, declared, found, accused
+        blamed += sum(n.get("outcome") in BAD and n.get("node") != who for n in verdicts.get("nodes", []))
+    return name, declared, found, blamed
 
 
 def quiet(job):
@@ -90,15 +90,15 @@ def detect(args, pool):
     jobs = [(args.binary, name, seed) for name in SWEEPS for seed in range(args.first_seed, args.first_seed + seeds)]
     results = list(pool.map(sweep, jobs, chunksize=2))
     failed = 0
-    print("%-46s %9s  %s of %d  innocent accused" % ("sweep", "declared", " / ".join("%.1f" % f for f in FACTORS), seeds))
+    print("%-46s %9s  %s of %d  healthy blamed" % ("sweep", "declared", " / ".join("%.1f" % f for f in FACTORS), seeds))
     for name in SWEEPS:
         mine = [r for r in results if r[0] == name]
         known = [r[1] for r in mine if r[1]]
         counts = {f: sum(r[2].get(f, False) for r in mine) for f in FACTORS}
-        accused = sum(r[3] for r in mine)
+        blamed = sum(r[3] for r in mine)
         print("%-46s %7.2f %%  %s  %d" % (name, 100 * sum(known) / max(1, len(known)),
-                                         " / ".join(str(counts[f]) for f in FACTORS), accused))
-        failed += sum(counts[f] < LEAST[f] * seeds for f in FACTORS) + (accused > 0)
+                                         " / ".join(str(counts[f]) for f in FACTORS), blamed))
+        failed += sum(counts[f] < LEAST[f] * seeds for f in FACTORS) + (blamed > 0)
     return len(SWEEPS) * (len(FACTORS) + 1), failed
 
 

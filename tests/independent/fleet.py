@@ -1,4 +1,4 @@
-"""Records a fleet: runs tools over its physics and keeps what they print, as files of a folder that can be judged."""
+"""Records a fleet: runs tools over its physics and stores their output as files of a folder that can be judged."""
 import render_nccl
 import render_network
 import render_nvbandwidth as nvb
@@ -33,7 +33,7 @@ class Site:
         self.ports = None
         self.claim = []
 
-    # who there is
+    # nodes and GPUs
 
     def present(self, node):
         return [g for g in range(self.fabric.gpus) if g not in self.absent.get(node, ())]
@@ -47,7 +47,7 @@ class Site:
     # one table of numbers
 
     def cells(self, parts, test, reading, readings, tool="nvbandwidth", level=None, scale=1.0):
-        """Row is who starts the copy: it reads from, or writes to, the column."""
+        """The row starts the copy: it reads from, or writes to, the column."""
         level = (level or self.platform.copy) * scale
         level *= self.fabric.draw.run((tool, parts[0] if len({p[0] for p in parts}) == 1 else "all"), reading, readings)
         pull = "_read_" in test
@@ -70,7 +70,7 @@ class Site:
 
     def local(self, node, reading=0, readings=1, tests=("read", "write"), host=True, form="text", scale=1.0, both=False,
               engine="ce", tail=""):
-        """What nvbandwidth prints on one node."""
+        """Output of nvbandwidth on one node."""
         parts = [(node, g) for g in self.present(node)]
         out = []
         if host:
@@ -99,7 +99,7 @@ class Site:
                 self.files["nodes/%s/nvbandwidth-%d.%s" % (node, k, suffix)] = self.local(node, k, readings, **options)
 
     def p2p(self, node, reading=0, readings=1, scale=None):
-        """What p2pBandwidthLatencyTest prints on one node."""
+        """Output of p2pBandwidthLatencyTest on one node."""
         parts = [(node, g) for g in self.present(node)]
         draw, p = self.fabric.draw, self.platform
         run = draw.run(("p2p", node), reading, readings)
@@ -117,7 +117,7 @@ class Site:
                                access=lambda i, j: self.fabric.joined(parts[i], parts[j]))
 
     def smi(self, node, dead=None, cluster=None, clique=32766, query=True, state=None):
-        """What nvidia-smi says of a node."""
+        """Output of nvidia-smi on a node."""
         gpus = len(self.present(node))
         if self.platform.links:
             self.files["nodes/%s/nvlink-s.txt" % node] = render_smi.nvlink(self.platform, node, gpus, dead)
@@ -128,7 +128,7 @@ class Site:
     # files of a domain
 
     def multinode(self, reading=0, readings=1, tests=("read", "write"), nodes=None, order=None, version="0.8", scale=1.0, tail=""):
-        """What nvbandwidth prints over several nodes."""
+        """Output of nvbandwidth over several nodes."""
         parts = [(n, g) for n in (nodes or self.nodes) for g in self.present(n)]
         if order:
             order(parts)
@@ -145,7 +145,7 @@ class Site:
             self.files["domains/%s/multinode-%d.txt" % (self.domain, k)] = self.multinode(k, readings, **options)
 
     def nccl(self, parts, kind="all_reduce", level=None, wrong=0):
-        """What nccl-tests prints over these GPUs."""
+        """Output of nccl-tests over these GPUs."""
         level = level if level is not None else self.platform.allreduce * self.fabric.collective(parts)
         ranks = [(n, g, self.platform.device) for n, g in parts]
         draw = self.fabric.draw
@@ -223,7 +223,7 @@ def record_rack(site, readings=3, local=1, **options):
 
 
 def boxes(platform, count, seed, noise=NORMAL, claim=True, stem="hgx"):
-    """Nodes that are NVLink domains of their own."""
+    """Nodes that are separate NVLink domains."""
     site = Site(platform, count, seed, noise, stem=stem)
     if claim:
         site.claim_each()

@@ -3,19 +3,19 @@ from fleet import Site, rack, record_rack
 from kinds import family
 from noise import NORMAL
 from platforms import GB200, GB200_NVL4
-from truth import Guilt, Pattern
+from truth import Fault, Pattern
 
 UUIDS = ("3c1f9a52-7d3e-4f3b-9a56-1f0be8d1aa01", "9e0c4b7d-11a2-4c55-8d0e-52b6c1f7bb02")
 
 
 def stretch(site, name, must=False):
-    """Something about a domain may be said."""
-    site.truth.add(Guilt(name, [[Pattern(frozenset({"domain", "plane", "instrument", "boundary"}))]], set(), must))
+    """A finding about a domain is allowed."""
+    site.truth.add(Fault(name, [[Pattern(frozenset({"domain", "plane", "instrument", "boundary"}))]], set(), must))
 
 
 @family("planes-{gone}-of-18-out-one-rack", [dict(gone=k) for k in (1, 2, 4)])
 def only_rack(rng, seed, gone):
-    """All parts are low alike; nothing but the expectation tells."""
+    """All parts are low to the same degree; only the expectation reveals it."""
     site = rack(GB200, 5, seed)
     for k in rng.sample(range(18), gone):
         site.fabric.planes[k] = 1
@@ -27,7 +27,7 @@ def only_rack(rng, seed, gone):
 
 @family("planes-{gone}-of-18-out-and-levels-high", [dict(gone=k) for k in (1, 2)])
 def high_level(rng, seed, gone):
-    """As above, where copies between nodes are some per cent above what is expected."""
+    """As above, where copies between nodes are some per cent above the expectation."""
     site = rack(GB200, 5, seed)
     for k in rng.sample(range(18), gone):
         site.fabric.planes[k] = 1
@@ -57,7 +57,7 @@ def one_of_racks(rng, seed, gone, racks):
         nodes += one.nodes
         claims += one.claim
     site.nodes, site.files, site.claim = nodes, files, claims
-    site.truth.add(Guilt("planes of a rack", [[Pattern(frozenset({"domain", "plane"}))]], set(), must=gone > 1))
+    site.truth.add(Fault("planes of a rack", [[Pattern(frozenset({"domain", "plane"}))]], set(), must=gone > 1))
     site.truth.may("degraded", "failed", "unknown", *(("pass",) if gone == 1 else ()))
     return site.case()
 
@@ -79,16 +79,16 @@ def split(rng, seed, a, b):
     return record_rack(site, 1 if a + b > 12 else 2)
 
 
-@family("merged-by-claim-{a}-and-{b}-{told}", [dict(a=a, b=b, told=t) for a, b in ((3, 3), (4, 2)) for t in ("uuid", "silent")])
-def merged(rng, seed, a, b, told):
-    """Two racks claimed as one, each measured on its own; the driver may tell who is where."""
+@family("merged-by-claim-{a}-and-{b}-{driver}", [dict(a=a, b=b, driver=t) for a, b in ((3, 3), (4, 2)) for t in ("uuid", "silent")])
+def merged(rng, seed, a, b, driver):
+    """Two racks claimed as one, each measured separately; the driver may report each node's domain."""
     site = rack(GB200, a + b, seed)
     first, second = site.nodes[:a], site.nodes[a:]
     site.locals(1)
     for tag, group in (("a", first), ("b", second)):
         for k in range(2):
             site.files["domains/block01/multinode-%s%d.txt" % (tag, k)] = site.multinode(k, 2, nodes=group)
-    if told == "uuid":
+    if driver == "uuid":
         for node in site.nodes:
             site.smi(node, cluster=UUIDS[node in second])
     stretch(site, "merged")
@@ -103,13 +103,13 @@ def merged(rng, seed, a, b, told):
     return site.case()
 
 
-@family("wrong-domain-1-of-{count}-{told}", [dict(count=c, told=t) for c in (5, 7, 9) for t in ("uuid", "silent")])
-def wrong(rng, seed, count, told):
+@family("wrong-domain-1-of-{count}-{driver}", [dict(count=c, driver=t) for c in (5, 7, 9) for t in ("uuid", "silent")])
+def wrong(rng, seed, count, driver):
     """One node is really in another rack: it reaches no node of this one; the others are as expected."""
     site = rack(GB200, count, seed)
     node = site.some()[0]
     site.fabric.island[node] = "elsewhere"
-    if told == "uuid":
+    if driver == "uuid":
         tell(site, node)
         site.truth.node(node, range(4), kinds=("node", "tray"))
     else:   # N/A alone could be a pair that was not sampled
@@ -120,7 +120,7 @@ def wrong(rng, seed, count, told):
 
 
 def tell(site, *elsewhere):
-    """The drivers say who is in which domain."""
+    """The drivers report each node's domain."""
     for name in site.nodes:
         site.smi(name, cluster=UUIDS[name in elsewhere])
 
@@ -149,7 +149,7 @@ def wrong_and(rng, seed, fault):
 @family("split-{a}-and-{b}-and-{lost}-links-in-the-{where}", [dict(a=a, b=b, lost=2, where=w) for a, b in ((5, 3), (4, 4), (9, 9), (12, 6))
                                                                  for w in ("first", "second")])
 def split_and(rng, seed, a, b, lost, where):
-    """A fault inside one part of a split domain is a fault all the same."""
+    """A fault inside one part of a split domain is still a fault."""
     site = rack(GB200, a + b, seed)
     second = site.nodes[a:]
     for node in second:
@@ -169,7 +169,7 @@ def split_and(rng, seed, a, b, lost, where):
 
 @family("healthy-spare-tray-not-claimed-{count}", [dict(count=c) for c in (4, 6)], healthy=True)
 def spare(rng, seed, count):
-    """One more node was in the run than is claimed. Nothing is broken."""
+    """The run had one more node than is claimed. No part is broken."""
     site = rack(GB200, count + 1, seed, claim=False)
     site.claim_domain(site.domain, site.nodes[:-1])
     site.truth.unknown.add(site.nodes[-1])
@@ -205,7 +205,7 @@ def nvl4(rng, seed, count):
 
 @family("stale-uuid-of-one-node-measured-fine", [dict()])
 def stale(rng, seed):
-    """The driver of one node says another domain, and every copy works. Claims are wrong somewhere; nothing is slow."""
+    """The driver of one node reports another domain, and every copy works. A claim is wrong; no part is slow."""
     site = rack(GB200, 5, seed)
     node = site.some()[0]
     for name in site.nodes:

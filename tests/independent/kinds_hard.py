@@ -1,4 +1,4 @@
-"""One fault, seen through something that makes it harder to see: mixed drivers, holes, tails, order, other outputs, another node's trouble."""
+"""One fault under conditions that make it harder to see: mixed drivers, holes, tails, order, other outputs, another node's trouble."""
 from fleet import boxes, rack
 from kinds import family
 from kinds_outputs import cut, dig
@@ -24,7 +24,7 @@ def hard(rng, seed, platform, fault, trouble):
         dig(site, rng, 10)
         site.truth.unknown.add("*")
         if fault == "pair":   # its only cells may be among the holes
-            site.truth.guilts[-1].must = False
+            site.truth.faults[-1].must = False
             site.truth.may("degraded", "failed", "unknown", "pass")
     readings = 1 if trouble == "few-readings" and fault in ("links4", "tray") else 2 if trouble == "few-readings" else 3
     record(site, rng, trouble, readings)
@@ -43,7 +43,7 @@ def record(site, rng, trouble, readings):
 
 
 def trouble_with_files(site, rng, trouble, node):
-    """Something is the matter with the files of a sound node."""
+    """The files of a healthy node have a defect."""
     paths = [p for p in site.files if p.startswith("nodes/%s/" % node)]
     if trouble == "node-cut-off":
         for path in paths:

@@ -1,4 +1,4 @@
-"""Sound fleets of several sorts at once: racks of different level, racks beside boxes and hosts, odd numbers of files."""
+"""Healthy fleets of several sorts together: racks of different levels, racks next to boxes and hosts, odd numbers of files."""
 from fleet import Site, boxes, rack, record_boxes, record_rack
 from kinds import family
 from kinds_network import all_pairs, hosts, matchings
@@ -28,7 +28,7 @@ def named_rack(platform, k, count, seed, noise=NORMAL):
 @family("healthy-{racks}-racks-{apart}pc-apart-{platform}", healthy=True,
         rows=[dict(platform=p, racks=r, apart=a) for p in (GB200, GB300) for r in (2, 3) for a in (0, 1, 2)])
 def racks_apart(rng, seed, platform, racks, apart):
-    """Racks of different driver differ by a little; each is even in itself."""
+    """Racks with different drivers differ slightly; each is uniform in itself."""
     sites = []
     for k in range(racks):
         site = named_rack(platform, k, 3, seed)
@@ -95,7 +95,7 @@ def rough_collectives(rng, seed, platform):
 
 @family("healthy-collective-of-{ranks}-of-8-{platform}", [dict(platform=p, ranks=n) for p in (HGX_H200, HGX_B200) for n in (2, 4)], healthy=True)
 def few_ranks(rng, seed, platform, ranks):
-    """With four GPUs or fewer the collective does not go through the switch's arithmetic: three quarters of the rate is all there is."""
+    """With four GPUs or fewer the collective does not use the switch's arithmetic: three quarters of the rate is the maximum."""
     site = boxes(platform, 3, seed)
     for node in site.nodes:
         level = platform.allreduce * (0.757 if platform is HGX_H200 else 0.80)
@@ -120,7 +120,7 @@ def plans(rng, seed, rate, nic, plan, noise):
 
 @family("healthy-one-node-cut-short-in-one-of-three-{platform}", [dict(platform=p) for p in (HGX_B200, HGX_H200)], healthy=True)
 def cut_short(rng, seed, platform):
-    """A run that was stopped leaves two others."""
+    """Two runs remain next to one that was stopped."""
     site = boxes(platform, 4, seed)
     site.locals(3)
     node = site.some()[0]

@@ -1,4 +1,4 @@
-"""Sound boxes and racks, hard to tell from bad ones: levels, tails, drift, runs, versions, drivers, positions."""
+"""Healthy boxes and racks that resemble bad ones: levels, tails, drift, runs, versions, drivers, positions."""
 from fleet import boxes, rack, record_boxes, record_rack
 from kinds import family
 from noise import NORMAL, Noise
@@ -43,7 +43,7 @@ def healthy_boxes(rng, seed, platform, noise):
 
 @family("healthy-{platform}-{noise}", [dict(platform=p, noise=n) for p in (GB200, GB300) for n in NOISES], healthy=True)
 def healthy_racks(rng, seed, platform, noise):
-    """Where readings dip, what runs inside a node is read twice: one low host copy is a dip or a slow link, and no pass."""
+    """Where readings dip, the tests inside a node are read twice: one low host copy is a dip or a slow link, and not a pass."""
     levels, readings, scatter = NOISES[noise]
     site = rack(platform, rng.randint(3, 6), seed, levels)
     settle(site, scatter)
@@ -52,7 +52,7 @@ def healthy_racks(rng, seed, platform, noise):
 
 @family("healthy-{platform}-alone-{readings}-readings", [dict(platform=p, readings=k) for p in BOXES for k in (1, 3)], healthy=True)
 def one_box(rng, seed, platform, readings):
-    """Nothing to compare with but the expectation."""
+    """Only the expectation to compare with."""
     return record_boxes(boxes(platform, 1, seed, NORMAL, claim=rng.random() < 0.5), readings)
 
 
@@ -65,7 +65,7 @@ def sizes(rng, seed, platform, count):
 @family("healthy-{platform}-drivers-{depth}pc-{share}", healthy=True,
         rows=[dict(platform=p, depth=d, share=s) for p in (HGX_A100, HGX_H100, HGX_B200) for d in (1, 2, 4) for s in ("few", "5-of-12", "half", "most")])
 def drivers(rng, seed, platform, depth, share):
-    """Nodes with the older driver are lower by a little, all within what the expectation tolerates: one cause, no bad node."""
+    """Nodes with the older driver are slightly lower, all within the tolerance of the expectation: one cause, no bad node."""
     site = boxes(platform, 12 if depth == 4 or "12" in share else 8, seed, NORMAL, claim=rng.random() < 0.5)
     n = len(site.nodes)
     for node in site.some({"few": max(2, n // 4), "5-of-12": 5, "half": n // 2, "most": 3 * n // 4}[share]):

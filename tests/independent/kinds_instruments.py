@@ -1,16 +1,16 @@
-"""Tools beside each other: contradictions, collectives over sound and unsound pairs, what the driver says of links and fabric."""
+"""Several tools together: contradictions, collectives over healthy and slow pairs, the driver's reports on links and fabric."""
 import render_smi
 from fleet import boxes, rack, record_boxes, record_rack
 from kinds import family
 from platforms import GB200, HGX_A100, HGX_B200, HGX_H100, HGX_H200
-from truth import Guilt, Pattern
+from truth import Fault, Pattern
 
 UUID = "3c1f9a52-7d3e-4f3b-9a56-1f0be8d1aa01"
 
 
 @family("contradiction-{low}-low-{platform}", [dict(platform=p, low=k) for p in (HGX_H100, HGX_B200) for k in ("p2p", "nvbandwidth")])
 def contradiction(rng, seed, platform, low):
-    """One tool calls a GPU 25 % low, the other does not: neither is evidence against it."""
+    """One tool reports a GPU 25 % low, the other does not: neither is evidence against it."""
     site = boxes(platform, 4, seed, claim=rng.random() < 0.5)
     node, gpu = site.some()[0], site.gpu()
     sick = (node, gpu)
@@ -53,14 +53,14 @@ def collectives(rng, seed, platform):
 
 @family("collective-slow-{share}-pairs-sound-{platform}", [dict(platform=p, share=s) for p in (HGX_H100, HGX_B200) for s in (0.77, 0.5)])
 def slow_collective(rng, seed, platform, share):
-    """All copies are at their level and the all-reduce of one node is not: the node may be told, no GPU of it."""
+    """All copies are at their level and the all-reduce of one node is not: the node may be blamed, but no GPU of it."""
     site = boxes(platform, 5, seed)
     node = site.some()[0]
     for name in site.nodes:
         level = platform.allreduce * (share if name == node else 1.0)
         for k in range(2):
             site.files["nodes/%s/all_reduce-%d.txt" % (name, k)] = site.nccl([(name, g) for g in range(platform.gpus)], level=level)
-    site.truth.add(Guilt("collective of %s" % node, [[Pattern(frozenset({"node"}), node)]], {node}, must=False))
+    site.truth.add(Fault("collective of %s" % node, [[Pattern(frozenset({"node"}), node)]], {node}, must=False))
     site.truth.unknown.add(node)
     site.truth.must_unknown.add(node)
     site.truth.may("degraded", "unknown")
@@ -73,7 +73,7 @@ def slow_rack(rng, seed, share):
     site = rack(GB200, 4, seed)
     for k in range(2):
         site.files["domains/block01/all_reduce-%d.txt" % k] = site.nccl(site.fabric.parts(), level=GB200.rack_allreduce * share)
-    site.truth.add(Guilt("collective", [[Pattern(frozenset({"domain", "instrument"}))]], set(), must=False))
+    site.truth.add(Fault("collective", [[Pattern(frozenset({"domain", "instrument"}))]], set(), must=False))
     site.truth.unknown.add("*")
     site.truth.may("degraded", "unknown", "failed")
     return record_rack(site, 2)
@@ -81,7 +81,7 @@ def slow_rack(rng, seed, share):
 
 @family("links-{lost}-and-collectives-{platform}", [dict(platform=p, lost=k) for p in (HGX_H100, HGX_B200, GB200) for k in (1, 2, 4)])
 def links_and_collectives(rng, seed, platform, lost):
-    """The collective runs at its slowest member; that member is the one to name."""
+    """The collective runs at the rate of its slowest member; a finding must name that member."""
     site = rack(platform, 5, seed) if platform.rack > 1 else boxes(platform, 4, seed)
     node, gpu = site.some()[0], site.gpu()
     site.fabric.lose_links(node, gpu, lost)
@@ -135,7 +135,7 @@ def state_agrees(rng, seed, platform, dead):
 
 @family("driver-says-{dead}-links-dead-copies-fine", [dict(dead=k) for k in (1, 4)])
 def state_alone(rng, seed, dead):
-    """Links that the driver calls inactive while every copy is at its level. No other part is touched."""
+    """Links that the driver reports inactive while every copy is at its level. No other part is affected."""
     site = boxes(HGX_H100, 4, seed)
     node, gpu = site.some()[0], site.gpu()
     for name in site.nodes:
@@ -170,7 +170,7 @@ def states(rng, seed, platform):
 
 @family("state-and-nothing-measured", [dict()])
 def nothing(rng, seed):
-    """What the driver says is no measurement."""
+    """A report of the driver is not a measurement."""
     site = boxes(HGX_H100, 3, seed)
     for name in site.nodes:
         site.smi(name)

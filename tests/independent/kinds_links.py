@@ -76,11 +76,11 @@ def parked(rng, seed, platform):
 @family("missing-gpu-{platform}-{how}", [dict(platform=p, how=h) for p in (HGX_H100, HGX_B200, GB200) for h in ("claimed",)])
 def missing(rng, seed, platform, how):
     """Tools see one GPU less than is claimed."""
-    from truth import Guilt, Pattern
+    from truth import Fault, Pattern
     site = rack(platform, 5, seed) if platform.rack > 1 else boxes(platform, 4, seed, claim=True)
     node = site.some()[0]
     site.absent[node] = {platform.gpus - 1}
-    site.truth.add(Guilt("missing GPU of %s" % node, [[Pattern(frozenset({"node", "gpu", "tray"}), node)]], {node}))
+    site.truth.add(Fault("missing GPU of %s" % node, [[Pattern(frozenset({"node", "gpu", "tray"}), node)]], {node}))
     return finish(site, 2)
 
 
@@ -151,7 +151,7 @@ def as_json(rng, seed, platform, lost):
 
 @family("half-a-link-{platform}", [dict(platform=p) for p in (HGX_H100, GB200)])
 def half_link(rng, seed, platform):
-    """2.8 %: on the line. It may be told and need not."""
+    """2.8 %: at the limit. It may be reported, but need not be."""
     site = start(platform, rng, seed)
     node, gpu = site.some()[0], site.gpu()
     site.fabric.slow(node, gpu, 1 - 0.5 / 18)
@@ -163,7 +163,7 @@ def half_link(rng, seed, platform):
 @family("host-link-{share}-{side}-read-once-{platform}", [dict(platform=p, share=s, side=d) for p in (HGX_H100, GB200) for s in (0.6, 0.5)
                                                          for d in ("h2d", "d2h")])
 def host_link_once(rng, seed, platform, share, side):
-    """One reading only, far below every other GPU's: it may be a dip, so unknown will do, and a pass will not."""
+    """One reading only, far below every other GPU's: it may be a dip, so unknown is acceptable, and a pass is not."""
     site = start(platform, rng, seed)
     node, gpu = site.some()[0], site.gpu()
     site.fabric.slow(node, gpu, share, (side,))

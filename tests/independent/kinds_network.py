@@ -1,17 +1,17 @@
-"""Ports, rails, leaves: sound networks and faults of one or two ports, measured pair by pair with ib_write_bw."""
+"""Ports, rails, leaves: healthy networks and faults of one or two ports, measured pair by pair with ib_write_bw."""
 import itertools
 
 from fleet import Site, boxes
 from kinds import family
 from noise import NORMAL, Noise
 from platforms import HDR, HGX_H200, NDR, NETWORK
-from truth import Guilt, Pattern
+from truth import Fault, Pattern
 
 NAMES = ("pair", "direction", "rail")
 
 
 def hosts(count, seed, rails=1, rate=NDR, noise=NORMAL, nic="nic-ndr-400"):
-    """Hosts of which only the network is looked at."""
+    """Hosts of which only the network is judged."""
     site = Site(NETWORK, count, seed, noise, stem="h", domain="net")
     site.claim_domain("net", site.nodes, gpus=0, nic=nic)
     site.network(rails, rate)
@@ -114,7 +114,7 @@ def port(rng, seed, share, sides, plan):
 
 @family("net-port-{share}-no-class", [dict(share=s) for s in (0.5, 0.25)])
 def unclassed(rng, seed, share):
-    """Nobody says what the ports must deliver; one is half of its peers."""
+    """Without an expectation for the ports; one has half the rate of its peers."""
     site = hosts(8, seed, nic=None, rate=rng.choice((NDR, HDR)))
     node = site.some()[0]
     site.ports.slow(node, 0, share)
@@ -158,7 +158,7 @@ def rail_of_box(rng, seed, bad, which, rails, claims):
 
 @family("net-storm-at-one-port", [dict()])
 def storm_at_port(rng, seed):
-    """What one host sends and receives is paused now and then: it may be told, or be unknown; no other is touched."""
+    """The traffic of one host pauses at times: the host may be blamed or unknown; no other is affected."""
     site = hosts(8, seed)
     node = site.some()[0]
     plain = site.ports.write
@@ -206,7 +206,7 @@ def three_ports(rng, seed, share):
 
 @family("net-one-matching-{share}", [dict(share=s) for s in (0.5, 0.25)])
 def one_matching(rng, seed, share):
-    """Everybody met one other: the slow pair can be named, neither end of it."""
+    """Each host met one other: the slow pair can be named, neither end of it."""
     site = hosts(10, seed)
     node = site.some()[0]
     plan = matchings(site, 1)
@@ -248,7 +248,7 @@ def uplink(rng, seed, share, count):
     """A leaf whose uplinks carry less: its hosts are fine with each other."""
     site = leaves(seed, count, uplink=share)
     kinds = frozenset({"leaf"} if count > 2 else {"leaf", "boundary", "plane", "domain", "instrument"})
-    site.truth.add(Guilt("uplink of leaf0", [[Pattern(kinds)]], set()))
+    site.truth.add(Fault("uplink of leaf0", [[Pattern(kinds)]], set()))
     for a, b in all_pairs(site):
         if (site.ports.leaf[a] == "leaf0") != (site.ports.leaf[b] == "leaf0"):
             site.truth.allow(NAMES, ends_of=(a, b))
@@ -259,7 +259,7 @@ def uplink(rng, seed, share, count):
 
 @family("net-storm-{readings}-readings", [dict(readings=r) for r in (1, 3)])
 def storm(rng, seed, readings):
-    """Pauses everywhere: a reading in three is 30 % low, wherever it was taken. No port is to blame."""
+    """Pauses everywhere: one reading in three is 30 % low, at any port. No port is to blame."""
     site = hosts(8, seed, noise=Noise(sigma=0.005, tail=0.33, dip=0.3))
     site.truth.may("unknown", "degraded")
     site.truth.unknown.add("*")

@@ -1,9 +1,9 @@
-"""What happens to outputs: errors, wrong data, cut off, waived, twice, holes, foreign files, names, order of ranks."""
+"""Defects of outputs: errors, wrong data, truncation, waived tests, duplicates, holes, foreign files, names, order of ranks."""
 from fleet import boxes, rack, record_boxes, record_rack
 from kinds import family
 from noise import NORMAL, Noise
 from platforms import GB200, HGX_A100, HGX_B200, HGX_H100
-from truth import Guilt, Pattern
+from truth import Fault, Pattern
 
 ERRORS = {"ecc": "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error encountered",
           "nvlink": "[CUDA_ERROR_NVLINK_UNCORRECTABLE] uncorrectable NVLink error detected during the execution",
@@ -19,7 +19,7 @@ def cut(text, test, tail=""):
 
 
 def broken(site, node, name):
-    return site.truth.add(Guilt("%s of %s" % (name, node), [[Pattern(frozenset({"node", "gpu", "tray", "direction", "pair"}), node)]], {node}))
+    return site.truth.add(Fault("%s of %s" % (name, node), [[Pattern(frozenset({"node", "gpu", "tray", "direction", "pair"}), node)]], {node}))
 
 
 @family("error-{error}-{platform}", [dict(platform=p, error=e) for p in (HGX_H100, HGX_B200) for e in ERRORS])
@@ -69,7 +69,7 @@ def error_domain(rng, seed, when):
 
 @family("corrupt-{tool}", [dict(tool=t) for t in ("nvbandwidth", "nccl")])
 def corrupt(rng, seed, tool):
-    """Wrong data is a failure, however fast it came."""
+    """Wrong data is a failure at any rate."""
     site = boxes(HGX_H100, 4, seed, claim=rng.random() < 0.5)
     node = site.some()[0]
     site.locals(2)
@@ -85,10 +85,10 @@ def corrupt(rng, seed, tool):
 
 @family("corrupt-nccl-over-the-rack", [dict()])
 def corrupt_rack(rng, seed):
-    """Sixteen ranks, wrong sums: one rank did it, and the output does not say which."""
+    """Sixteen ranks, wrong sums: one rank caused them, and the output does not name it."""
     site = rack(GB200, 4, seed)
     site.files["domains/block01/nccl.txt"] = site.nccl(site.fabric.parts(), level=830.0, wrong=7)
-    site.truth.add(Guilt("wrong data", [[Pattern(frozenset({"domain", "instrument", "boundary"}))]], set(), must=False))
+    site.truth.add(Fault("wrong data", [[Pattern(frozenset({"domain", "instrument", "boundary"}))]], set(), must=False))
     site.truth.unknown.add("*")
     site.truth.may("failed", "degraded", "unknown")
     return record_rack(site, 2)
@@ -135,7 +135,7 @@ def truncated_and(rng, seed, lost):
 
 @family("waived-copies-on-one-node", [dict()])
 def waived(rng, seed):
-    """The tool says that copies between GPUs do not apply: not measured."""
+    """The tool reports that copies between GPUs do not apply: not measured."""
     site = boxes(HGX_H100, 4, seed)
     node = site.some()[0]
     site.locals(1)
@@ -175,7 +175,7 @@ def holes_and(rng, seed, platform, lost):
 
 @family("healthy-same-file-twice-{what}", [dict(what=w) for w in ("calm", "with-a-dip")], healthy=True)
 def twice(rng, seed, what):
-    """A copied file is no second reading."""
+    """A copied file is not a second reading."""
     site = boxes(HGX_H100, 4, seed, NORMAL)
     node = site.some()[0]
     if what == "with-a-dip":

@@ -1,4 +1,4 @@
-"""A slow way between two GPUs, both of which are sound: no end is to blame."""
+"""A slow path between two healthy GPUs: no end is to blame."""
 from fleet import boxes, rack, record_boxes, record_rack
 from kinds import family
 from platforms import GB200, HGX_B200, HGX_H100
@@ -27,7 +27,7 @@ def across(rng, seed, share, ways):
 
 @family("pairs-{count}-across-gb200", [dict(count=k) for k in (2, 3, 4)])
 def several(rng, seed, count):
-    """Slow ways that share no GPU."""
+    """Slow paths that share no GPU."""
     site = rack(GB200, 6, seed)
     gpus = rng.sample(site.fabric.parts(), 2 * count)
     while any(gpus[2 * i][0] == gpus[2 * i + 1][0] for i in range(count)):
@@ -40,7 +40,7 @@ def several(rng, seed, count):
 
 @family("pair-no-path-{where}", [dict(where=w) for w in ("across",)])
 def no_path(rng, seed, where):
-    """One cell without a number, others complete: that way failed or was not measured; no part is at fault."""
+    """One cell without a number, others complete: that path failed or was not measured; no part is at fault."""
     site = rack(GB200, 5, seed)
     x, y = site.some(2)
     a, b = (x, site.gpu()), (y, site.gpu())
@@ -52,8 +52,8 @@ def no_path(rng, seed, where):
 
 @family("pair-of-nodes-{share}-gb200", [dict(share=s) for s in (0.8, 0.5)])
 def nodes(rng, seed, share):
-    """All sixteen ways between two trays: the trays are fine with the others."""
-    from truth import Guilt, Pattern
+    """All sixteen paths between two trays: the trays are fine with the others."""
+    from truth import Fault, Pattern
     site = rack(GB200, 6, seed)
     x, y = site.some(2)
     cells = [((x, i), (y, j)) for i in range(4) for j in range(4)]
@@ -61,6 +61,6 @@ def nodes(rng, seed, share):
         site.fabric.slow_pair(a, b, share)
     one = frozenset({"pair", "direction"})
     ways = [[Pattern(one, ends=frozenset((x, y)))], [Pattern(one, ends=frozenset(("%s:%d" % a, "%s:%d" % b))) for a, b in cells]]
-    site.truth.add(Guilt("ways between %s and %s" % (x, y), ways, set(), silent={x, y}))
+    site.truth.add(Fault("ways between %s and %s" % (x, y), ways, set(), silent={x, y}))
     site.truth.unknown |= {x, y}
     return record_rack(site, 3)

@@ -4,7 +4,7 @@ from fleet import boxes, record_boxes
 from kinds import family
 from noise import NORMAL
 from platforms import GH200, H100_NVL, H100_NVL4, L40S, RTX6000
-from truth import Guilt, Pattern
+from truth import Fault, Pattern
 
 
 def numa(site, share):
@@ -25,7 +25,7 @@ def sound(rng, seed, platform, gpus):
 
 
 def settle(site):
-    """What may be said where no number is published."""
+    """Allowed findings where no number is published."""
     if not site.platform.name:
         site.truth.may("pass", "unknown")
         site.truth.unknown.add("*")
@@ -63,7 +63,7 @@ def sockets_and(rng, seed, platform):
 
 @family("bridge-lost-{lost}-of-12-{gpus}-gpus", [dict(lost=k, gpus=g) for k in (2, 6) for g in (2, 4)])
 def bridge(rng, seed, lost, gpus):
-    """A bridge has two ends; which of them is bad cannot be told."""
+    """A bridge has two ends; the measurements cannot show which of them is bad."""
     platform = H100_NVL if gpus == 2 else H100_NVL4
     site = boxes(platform, 4, seed)
     node = site.some()[0]
@@ -72,7 +72,7 @@ def bridge(rng, seed, lost, gpus):
     ends = frozenset(("%s:%d" % (node, a), "%s:%d" % (node, b)))
     named = [Pattern(frozenset({"pair", "direction"}), ends=ends), Pattern(frozenset({"node"}), node),
              Pattern(frozenset({"gpu", "direction"}), node, a), Pattern(frozenset({"gpu", "direction"}), node, b)]
-    site.truth.add(Guilt("bridge of %s" % node, [[p] for p in named], {node}))
+    site.truth.add(Fault("bridge of %s" % node, [[p] for p in named], {node}))
     return record_boxes(site, 3)
 
 
@@ -89,7 +89,7 @@ def host(rng, seed, platform):
 
 @family("unknown-product-{gpus}-gpus", [dict(gpus=g) for g in (4, 8)], healthy=True)
 def unheard(rng, seed, gpus):
-    """No number is published for this product: it cannot pass, and nothing is wrong with it."""
+    """No number is published for this product: it cannot pass, and it has no fault."""
     from dataclasses import replace
     platform = replace(platforms.HGX_H100, name="", device="NVIDIA XQ900 Prototype", gpus=gpus)
     site = boxes(platform, 4, seed, NORMAL, claim=False)

@@ -9,7 +9,7 @@ FAULTS = ("link", "links4", "tx", "slow-gpu", "pair", "tray", "host", "parked")
 
 
 def afflict(site, rng, fault, taken):
-    """Brings one fault into a fleet, on a GPU of a node that has none yet."""
+    """Adds one fault to a fleet, on a GPU of a node that has none yet."""
     free = [n for n in site.nodes if n not in taken]
     node, gpu = rng.choice(free), site.gpu()
     taken.add(node)
@@ -80,7 +80,7 @@ def four(rng, seed, platform, a, b, c, d):
         [dict(platform=p, bad=k, gpus=8, lost=m) for p in (HGX_H100, HGX_B200) for k in (2, 3, 4) for m in (2, 4)]
         + [dict(platform=HGX_A100, bad=2, gpus=8, lost=1)])
 def same_box(rng, seed, platform, bad, gpus, lost):
-    """Several GPUs of one box, among sound boxes."""
+    """Several GPUs of one box, among healthy boxes."""
     site = boxes(platform, 4, seed, claim=rng.random() < 0.5)
     node = site.some()[0]
     for gpu in rng.sample(range(gpus), bad):

@@ -1,4 +1,4 @@
-"""Changes that must not turn good into bad, nor bad into good: over the kinds, or over recorded folders."""
+"""Changes that must not turn a good verdict into a bad one, or the reverse: over the kinds, or over recorded folders."""
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -15,15 +15,15 @@ def outcomes(verdicts):
     return {n.get("node"): n.get("outcome") for n in verdicts.get("nodes", [])}
 
 
-def compare(name, before, after, new, innocent):
-    """What went wrong between two sets of verdicts; innocent: nodes known to be good, or None where that is not known."""
+def compare(name, before, after, new, healthy):
+    """Errors between two sets of verdicts; healthy: the nodes known to be good, or None where that is unknown."""
     wrong, noted = [], []
     for node, was in before.items():
         now = after.get(new.get(node, node), "absent")
         if now == was:
             continue
         line = "%s: %s was %s, is %s" % (name, node, was, now)
-        good = node in innocent if innocent is not None else was == "pass"
+        good = node in healthy if healthy is not None else was == "pass"
         if now in BAD and was not in BAD and good:
             wrong.append(line)
         elif was in BAD and (now == "pass" or (now not in BAD and name != "a tenth of the cells dropped")):
@@ -38,8 +38,8 @@ def compare(name, before, after, new, innocent):
     return wrong, noted
 
 
-def relations(binary, files, innocent):
-    """Every change that applies: (name, wrong, noted)."""
+def relations(binary, files, healthy):
+    """Results of every change that applies: (name, wrong, noted)."""
     before = outcomes(score.judge(binary, files))
     if before is None:
         return [("as it is", ["no verdicts"], [])]
@@ -52,7 +52,7 @@ def relations(binary, files, innocent):
         if after is None:
             out.append((name, ["%s: no verdicts" % name], []))
         else:
-            out.append((name,) + compare(name, before, after, changed[1], innocent))
+            out.append((name,) + compare(name, before, after, changed[1], healthy))
     return out
 
 
@@ -60,8 +60,8 @@ def of_kind(job):
     binary, name, seed = job
     kinds.load()
     case = kinds.make(name, seed)
-    innocent = set(case.nodes) - case.truth.bad_nodes()
-    return "%s %d" % (name, seed), relations(binary, case.files, innocent)
+    healthy = set(case.nodes) - case.truth.bad_nodes()
+    return "%s %d" % (name, seed), relations(binary, case.files, healthy)
 
 
 def of_folder(job):

@@ -1,4 +1,4 @@
-"""What makes readings of sound parts differ: levels that stay, levels of a run, warm-up, drift, tails, disturbances."""
+"""Sources of noise in readings of healthy parts: permanent levels, levels of a run, warm-up, drift, tails, disturbances."""
 import random
 from dataclasses import dataclass, field, replace
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 class Noise:
     sigma: float = 0.003         # of each cell of each reading
     run: float = 0.0             # level of a whole reading
-    gpu: float = 0.0             # what GPUs differ by for good
-    node: float = 0.0            # what nodes differ by
+    gpu: float = 0.0             # permanent difference between GPUs
+    node: float = 0.0            # permanent difference between nodes
     far: float = 0.0             # copies between halves of a box are lower by this
     tail: float = 0.0            # chance of an exponential dip
     dip: float = 0.05            # its mean depth
@@ -26,7 +26,7 @@ ROUGH = Noise(sigma=0.01, gpu=0.003, node=0.001, run=0.004, far=0.003)
 
 
 class Draw:
-    """Random numbers of one case: levels that stay are drawn once a part, the rest once a reading or a cell."""
+    """Random numbers of one case: permanent levels are drawn once a part, the rest once a reading or a cell."""
 
     def __init__(self, seed, noise):
         self.rng = random.Random(seed)
@@ -34,7 +34,7 @@ class Draw:
         self.kept = {}
 
     def level(self, what, sigma):
-        """A level that stays for a part; cut at 2 sigma: production tests sort out the rest."""
+        """A permanent level of a part; cut at 2 sigma: production tests reject the rest."""
         if sigma == 0:
             return 1.0
         key = ("level",) + tuple(what)

@@ -1,4 +1,4 @@
-"""Are the writers' files what the tools print? `fabricgate parse` must read each of them completely, with the numbers that went in."""
+"""Checks the writers' files: `fabricgate parse` must read each of them completely, with the original numbers."""
 import json
 import os
 import subprocess
@@ -18,7 +18,7 @@ READ, WRITE = "device_to_device_memcpy_read_ce", "device_to_device_memcpy_write_
 
 
 def numbers(document):
-    """All numbers that were read: cells, busbw or algbw of points."""
+    """All parsed numbers: cells, busbw or algbw of points."""
     out = []
     for m in document.get("measurements", []):
         for row in m.get("cells", []):
@@ -28,7 +28,7 @@ def numbers(document):
 
 
 def samples():
-    """Name: (text, tool, numbers that must be among those read)."""
+    """Name: (text, tool, numbers that must be among the parsed ones)."""
     flat = [v for row in TABLE for v in row if v is not None]
     devices = ["NVIDIA H200"] * 4
     out = {}

@@ -1,11 +1,11 @@
-"""The truth about a fleet as physics: parts with their shares, and what a copy, a port, a collective then gets."""
+"""The truth about a fleet as physics: parts with their shares, and the resulting rates of copies, ports and collectives."""
 from noise import Draw
 
 PCIE_FALLBACK = 37.0   # GB/s between GPUs that have no NVLink path
 
 
 class Fabric:
-    """GPUs, links, planes. A copy gets what the least of source, destination and way between lets through."""
+    """GPUs, links, planes. The smallest share of source, destination and path limits a copy."""
 
     def __init__(self, platform, nodes, seed, noise, gpus=None):
         self.platform, self.nodes = platform, list(nodes)
@@ -15,7 +15,7 @@ class Fabric:
         self.share = {}        # ((node, gpu), "tx" or "rx" or "h2d" or "d2h") -> share of the rate; power, clocks, width
         self.node_share = {}   # node -> share of everything between GPUs (a common offset, a power cap)
         self.path = {}         # (source, destination) -> share, or None: no path
-        self.planes = {}       # group -> links of every GPU that are gone with the plane
+        self.planes = {}       # group -> links of every GPU that are lost with the plane
         self.island = {}       # node -> name of the NVLink domain that it is really in
         self.parked = set()    # GPUs that no fabric reaches
 
@@ -28,7 +28,7 @@ class Fabric:
         return [max(0, k - self.planes.get(i, 0)) for i, k in enumerate(groups)]
 
     def lose_links(self, node, gpu, count, sides=("tx", "rx"), first=None):
-        """Takes links of a GPU away, spread from a random group on."""
+        """Removes links of a GPU, spread from a random group on."""
         groups = list(self.platform.groups)
         at = self.draw.rng.randrange(len(groups)) if first is None else first
         for _ in range(count):
@@ -49,7 +49,7 @@ class Fabric:
             self.path[(b, a)] = share
 
     def end(self, gpu, side):
-        """What one GPU sends or receives, as a share of a sound one's."""
+        """The rate at which one GPU sends or receives, as a share of a healthy one's."""
         noise = self.draw.noise
         level = self.draw.level(gpu, noise.gpu) * self.draw.level((gpu[0],), noise.node)
         return level * self.share.get((gpu, side), 1.0) * self.node_share.get(gpu[0], 1.0)
@@ -62,7 +62,7 @@ class Fabric:
         return sum(min(x, y) for x, y in zip(self.live(a, "tx"), self.live(b, "rx"))) / total
 
     def joined(self, a, b):
-        """Is there NVLink between two GPUs?"""
+        """True if NVLink joins two GPUs."""
         if a in self.parked or b in self.parked:
             return False
         if self.island.get(a[0]) != self.island.get(b[0]):
@@ -108,7 +108,7 @@ class Ports:
         self.share = {}      # (node, rail, "tx" or "rx") -> share
         self.path = {}       # (node, node, rail) -> share, or None: no connection
         self.leaf = {}       # node -> leaf
-        self.uplink = {}     # leaf -> share of what leaves or enters it
+        self.uplink = {}     # leaf -> share of the traffic that leaves or enters it
 
     def slow(self, node, rail, share, sides=("tx", "rx")):
         for side in sides:

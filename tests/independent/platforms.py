@@ -1,10 +1,10 @@
-"""Levels of sound machines, from public measurements: what one copy, one port, one collective reaches."""
+"""Levels of healthy machines, from public measurements: the rate of one copy, one port, one collective."""
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Platform:
-    name: str                  # as claimed; "" where no such name is known
+    name: str                  # as claimed; "" for an unknown name
     device: str                # product name that the tools print
     gpus: int                  # GPUs of a node
     links: int                 # NVLinks of a GPU

@@ -1,4 +1,4 @@
-"""ib_write_bw's text, as the client prints it."""
+"""Text output of ib_write_bw's client."""
 
 RULE = "-" * 87
 

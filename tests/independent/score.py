@@ -14,9 +14,9 @@ SECONDS = 120
 @dataclass
 class Score:
     right: bool = False
-    guilty: int = 0
+    faulty: int = 0
     found: int = 0
-    blamed: int = 0                 # innocent parts that were accused
+    blamed: int = 0                 # healthy parts that a finding blames
     wrong: list = field(default_factory=list)
     verdicts: dict = field(default_factory=dict)
 
@@ -30,7 +30,7 @@ def write(files, folder):
 
 
 def judge(binary, files, keep=None, extra=()):
-    """Verdicts of the binary on a folder with these files; a dict with "error" where it gave none."""
+    """Verdicts of the binary on a folder with these files; a dict with "error" where it returns none."""
     folder = keep or tempfile.mkdtemp(prefix="independent-")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -57,7 +57,7 @@ def judge_folder(binary, folder, extra=()):
 
 
 def place(finding):
-    """A finding's locus, short."""
+    """A finding in short form: outcome, locus, class, ratio."""
     x = finding.get("locus", {})
     words = [x.get("kind", "?"), x.get("node", x.get("domain", ""))]
     if x.get("gpu") is not None:
@@ -67,7 +67,7 @@ def place(finding):
 
 
 def suspects(truth, locus):
-    """Is a pair between two guilty GPUs or ports, or an accused end of a guilty pair? Both are explained."""
+    """True for a pair between two faulty GPUs or ports, or a blamed end of a faulty pair: the truth explains both."""
     if locus.get("kind") != "pair":
         return False
     bad = truth.bad_nodes()
@@ -75,10 +75,10 @@ def suspects(truth, locus):
 
 
 def score(case, verdicts):
-    """Right: outcome acceptable, every guilty part found, no innocent accused, none unknown that must pass."""
+    """Right: the outcome is acceptable, every faulty part is found, no healthy part is blamed, and no node is unknown that must pass."""
     truth, out = case.truth, Score(verdicts=verdicts)
-    must = [g for g in truth.guilts if g.must]
-    out.guilty = len(must)
+    must = [g for g in truth.faults if g.must]
+    out.faulty = len(must)
     if "error" in verdicts:
         out.wrong.append("no verdicts: " + verdicts["error"])
         return out
@@ -87,40 +87,40 @@ def score(case, verdicts):
     if verdicts.get("outcome") not in truth.overall:
         out.wrong.append("outcome %s, not %s" % (verdicts.get("outcome"), "/".join(sorted(truth.overall))))
     named = [f.get("locus", {}) for f in verdicts.get("findings", []) if f.get("outcome") != "pass"]
-    for guilt in must:
-        if guilt.found(named if guilt.soft else loci):
+    for fault in must:
+        if fault.found(named if fault.soft else loci):
             out.found += 1
         else:
-            out.wrong.append("missed %s" % guilt.name)
-    accused, guilty = set(), truth.bad_nodes()
+            out.wrong.append("missed %s" % fault.name)
+    blamed, faulty = set(), truth.bad_nodes()
     for finding, locus in zip(bad, loci):
-        allowed = any(g.allows(locus) for g in truth.guilts) or any(p.fits(locus) for p in truth.also)
-        coarse = locus.get("kind") in ("node", "tray") and locus.get("node") in guilty
+        allowed = any(g.allows(locus) for g in truth.faults) or any(p.fits(locus) for p in truth.also)
+        coarse = locus.get("kind") in ("node", "tray") and locus.get("node") in faulty
         if allowed or coarse or suspects(truth, locus) or locus.get("kind") in BLAMELESS:
             continue
         out.blamed += 1
-        accused.add(locus.get("node"))
-        out.wrong.append("innocent: %s" % place(finding))
-    nodes(case, verdicts, accused, out)
+        blamed.add(locus.get("node"))
+        out.wrong.append("healthy: %s" % place(finding))
+    nodes(case, verdicts, blamed, out)
     out.right = not out.wrong
     return out
 
 
-def nodes(case, verdicts, accused, out):
+def nodes(case, verdicts, blamed, out):
     """The verdicts about nodes."""
     truth = case.truth
-    guilty = truth.bad_nodes()
-    said = {n.get("node"): n for n in verdicts.get("nodes", [])}
+    faulty = truth.bad_nodes()
+    reported = {n.get("node"): n for n in verdicts.get("nodes", [])}
     for name in case.nodes:
-        outcome = said.get(name, {}).get("outcome", "absent")
+        outcome = reported.get(name, {}).get("outcome", "absent")
         if outcome in BAD:
-            if name not in guilty:
-                if name not in accused:
+            if name not in faulty:
+                if name not in blamed:
                     out.blamed += 1
-                out.wrong.append("innocent node %s is %s: %s" % (name, outcome, said[name].get("reason", "")[:120]))
-        elif name in guilty and outcome == "pass" and any(g.must and name in g.nodes - g.silent for g in truth.guilts):
+                out.wrong.append("healthy node %s is %s: %s" % (name, outcome, reported[name].get("reason", "")[:120]))
+        elif name in faulty and outcome == "pass" and any(g.must and name in g.nodes - g.silent for g in truth.faults):
             out.wrong.append("node %s passes" % name)
         elif name in truth.must_unknown and outcome == "pass":
             out.wrong.append("node %s passes, and must not" % name)
-        elif outcome != "pass" and name not in guilty | truth.unknown and "*" not in truth.unknown:
-            out.wrong.append("node %s is %s: %s" % (name, outcome, said.get(name, {}).get("reason", "")[:120]))
+        elif outcome != "pass" and name not in faulty | truth.unknown and "*" not in truth.unknown:
+            out.wrong.append("node %s is %s: %s" % (name, outcome, reported.get(name, {}).get("reason", "")[:120]))

@@ -10,12 +10,12 @@ import score
 
 
 def cause(result):
-    """The first thing that is wrong, without names and numbers."""
+    """The first error, without names and numbers."""
     return re.sub(r"[\w.:-]*\d[\w.:-]*", "#", result.wrong[0])[:60] if result.wrong else ""
 
 
 def tried(binary, name, seed):
-    """The case as it is built now, and its score; (None, None) where it cannot be built that small."""
+    """The case under the current limits, and its score; (None, None) where it cannot be built that small."""
     try:
         case = kinds.make(name, seed)
     except Exception:  # too small for its kind
@@ -24,7 +24,7 @@ def tried(binary, name, seed):
 
 
 def smaller_fleet(binary, name, seed, want, bad):
-    """The least nodes and readings with which the kind still fails alike. Sound nodes stay the majority."""
+    """The fewest nodes and readings with which the kind fails in the same way. Healthy nodes stay the majority."""
     best = None
     for nodes in [n for n in (2, 3, 4, 5, 6, 8, 10) if n > 2 * bad] + [None]:
         for readings in (1, 2, 3, None):
@@ -37,10 +37,10 @@ def smaller_fleet(binary, name, seed, want, bad):
 
 
 def fewer_files(binary, case, want):
-    """Leaves out one folder or file after another; files of guilty nodes stay, for without them nothing could be found."""
-    guilty = case.truth.bad_nodes()
+    """Leaves out one folder or file after another; files of faulty nodes stay, since without them no fault can be found."""
+    faulty = case.truth.bad_nodes()
     for path in sorted(case.files, reverse=True):
-        if path == "claims.toml" or any("/%s/" % node in path for node in guilty):
+        if path == "claims.toml" or any("/%s/" % node in path for node in faulty):
             continue
         rest = {p: t for p, t in case.files.items() if p != path}
         result = score.score(score_case(case, rest), score.judge(binary, rest))
@@ -50,7 +50,7 @@ def fewer_files(binary, case, want):
 
 
 def score_case(case, files):
-    """The case with other files; a node of which nothing is left need not pass."""
+    """The case with other files; a node without files need not pass."""
     left = {p.split("/")[1] for p in files if p.startswith("nodes/")} | {n for n in case.nodes for p in files if "/%s/" % n in p}
     nodes = [n for n in case.nodes if n in left or any(p.startswith("domains/") for p in files)]
     return type(case)(files, nodes, case.truth)

@@ -1,14 +1,14 @@
-"""What is true about a case: which parts are guilty, what may be said about them, which outcomes are right."""
+"""The truth about a case: its faulty parts, the findings allowed for them, and the right outcomes."""
 from dataclasses import dataclass, field
 
 BAD = ("degraded", "failed")
-BLAMELESS = {"domain", "plane", "instrument", "leaf", "boundary", "fleet", "claim"}   # such a locus accuses no node
+BLAMELESS = {"domain", "plane", "instrument", "leaf", "boundary", "fleet", "claim"}   # such a locus blames no node
 SIDES = {"tx", "rx"}
 
 
 @dataclass
 class Pattern:
-    """A locus that may be named: what is None is not asked."""
+    """A locus that may be named: a field that is None is not compared."""
     kinds: frozenset
     node: str = None
     gpu: int = None
@@ -42,11 +42,11 @@ def ends(locus):
 
 
 @dataclass
-class Guilt:
-    """One guilty part. It is found when one way of naming it is complete; all patterns of all ways are allowed."""
+class Fault:
+    """One faulty part. It is found when one way of naming it is complete; all patterns of all ways are allowed."""
     name: str
     ways: list                      # lists of patterns; every pattern of one list must be named
-    nodes: set = field(default_factory=set)        # nodes whose verdict may be bad by it
+    nodes: set = field(default_factory=set)        # nodes whose verdict it may make bad
     must: bool = True               # must it be found?
     silent: set = field(default_factory=set)       # nodes whose verdict need not be bad (ends of a pair, spares)
     soft: bool = False              # is a finding of outcome unknown enough?
@@ -60,18 +60,18 @@ class Guilt:
 
 @dataclass
 class Truth:
-    guilts: list = field(default_factory=list)
-    also: list = field(default_factory=list)       # patterns that may be named as well, and need not be
+    faults: list = field(default_factory=list)
+    also: list = field(default_factory=list)       # patterns that may be named, but need not be
     overall: set = field(default_factory=lambda: {"pass"})
     unknown: set = field(default_factory=set)      # nodes that need not pass; "*" is all
     must_unknown: set = field(default_factory=set)  # nodes that must not pass
     fixed: bool = False             # overall was set by hand
 
-    def add(self, guilt):
-        self.guilts.append(guilt)
-        if not self.fixed and guilt.must:
+    def add(self, fault):
+        self.faults.append(fault)
+        if not self.fixed and fault.must:
             self.overall = set(BAD)
-        return guilt
+        return fault
 
     def may(self, *outcomes):
         self.overall, self.fixed = set(outcomes), True
@@ -82,33 +82,33 @@ class Truth:
         ways = [[pattern]]
         if coarse:
             ways.append([Pattern(frozenset({"node", "tray"}), node)])
-        return self.add(Guilt("gpu %s:%d" % (node, gpu), ways, {node}, must))
+        return self.add(Fault("gpu %s:%d" % (node, gpu), ways, {node}, must))
 
     def node(self, node, gpus=(), must=True, kinds=("node", "tray")):
         """A whole node: as itself, or as each of its GPUs."""
         ways = [[Pattern(frozenset(kinds), node)]]
         if gpus:
             ways.append([Pattern(frozenset({"gpu", "direction"}), node, g) for g in gpus])
-        return self.add(Guilt("node %s" % node, ways, {node}, must))
+        return self.add(Fault("node %s" % node, ways, {node}, must))
 
     def pair(self, a, b, must=True):
-        """Two GPUs (node, gpu) between which it is slow. No end is to blame unless both are in one node."""
+        """Two GPUs (node, gpu) with a slow path between them. No end is to blame unless both are in one node."""
         first, second = "%s:%d" % a, "%s:%d" % b
         nodes = {a[0], b[0]}
         pattern = Pattern(frozenset({"pair", "direction"}), ends=frozenset((first, second)))
-        guilt = Guilt("pair %s %s" % (first, second), [[pattern]], set(), must, silent=nodes)
+        fault = Fault("pair %s %s" % (first, second), [[pattern]], set(), must, silent=nodes)
         if len(nodes) == 1:
-            guilt.nodes = nodes
-            guilt.silent = set()
+            fault.nodes = nodes
+            fault.silent = set()
         else:
             self.unknown |= nodes
-        return self.add(guilt)
+        return self.add(fault)
 
     def way(self, a, b, rail=None, must=True):
-        """Two nodes between which the network is slow, and neither end can be named."""
+        """Two nodes with a slow network path between them, where neither end can be named."""
         pattern = Pattern(frozenset({"pair", "direction", "rail"}), ends=frozenset((a, b)))
         self.unknown |= {a, b}
-        return self.add(Guilt("way %s %s" % (a, b), [[pattern]], set(), must, silent={a, b}))
+        return self.add(Fault("way %s %s" % (a, b), [[pattern]], set(), must, silent={a, b}))
 
     def port(self, node, rail=0, device=None, sides=None, must=True):
         """A network port of a node."""
@@ -116,19 +116,19 @@ class Truth:
         pattern = Pattern(frozenset({"rail", "direction", "nic"}), node, rails=frozenset(names),
                           directions=frozenset(sides) if sides else None)
         whole = Pattern(frozenset({"node"}), node, rails=frozenset(names))
-        return self.add(Guilt("port %s rail %d" % (node, rail), [[pattern], [whole]], {node}, must))
+        return self.add(Fault("port %s rail %d" % (node, rail), [[pattern], [whole]], {node}, must))
 
     def above(self, name, kinds, must=True, overall=BAD):
-        """Something above the nodes: a plane, a domain, a leaf, the instrument."""
-        guilt = self.add(Guilt(name, [[Pattern(frozenset(kinds))]], set(), must))
+        """A part above the nodes: a plane, a domain, a leaf, the instrument."""
+        fault = self.add(Fault(name, [[Pattern(frozenset(kinds))]], set(), must))
         self.may(*overall)
-        return guilt
+        return fault
 
     def allow(self, kinds, node=None, gpu=None, ends_of=None):
         self.also.append(Pattern(frozenset(kinds), node, gpu, frozenset(ends_of) if ends_of else None))
 
     def bad_nodes(self):
-        return set().union(*[g.nodes for g in self.guilts]) if self.guilts else set()
+        return set().union(*[g.nodes for g in self.faults]) if self.faults else set()
 
 
 @dataclass

@@ -1,5 +1,4 @@
-//! Plans carried out on nodes of a real cluster, with the journal that keeps
-//! them.
+//! Plans applied to nodes of a real cluster, with the journal that records them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +30,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
     action
 }
 
-/// One turn with this plan: what an earlier one left open is concluded first.
+/// One turn with this plan: it first concludes the intents that an earlier turn left open.
 async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, ActionResult)> {
     let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let mut journal = Journal::open(folder).expect("a journal");
@@ -41,7 +40,7 @@ async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, Ac
     results(&records(lab, folder, "r1", plan).await)
 }
 
-/// What became of this plan of a run, in a turn of its own.
+/// Results of this plan of a run, in its own turn.
 pub(super) async fn records(
     lab: &Lab,
     folder: &Path,
@@ -135,7 +134,7 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
         assert_eq!(version(&server.node(name).await), version(node), "{name}");
     }
 
-    // An operator cordons one beside our drain, another takes our taint away.
+    // An operator cordons a node that fabricgate drained, another removes fabricgate's taint.
     let cordon = json!({"spec": {"unschedulable": true}});
     server.merge(&format!("{NODES}/cry-bad"), &cordon).await;
     server.merge(&format!("{NODES}/cry-worse"), &json!({"spec": {"taints": null}})).await;
@@ -143,12 +142,12 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
         action(ActionKind::Release, "cry-bad"),
         action(ActionKind::Release, "cry-worse"),
     ]);
-    let said = carried(&lab, folder.path(), &back).await;
+    let results = carried(&lab, folder.path(), &back).await;
     let expected = [
         ("cry-bad".to_owned(), ActionResult::Done),
         ("cry-worse".to_owned(), ActionResult::Already),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(results, expected);
     let node = server.node("cry-bad").await;
     assert_eq!(node["spec"]["unschedulable"], true, "the cordon is hers");
     assert!(!taints(&node).contains(DEGRADED), "{node}");
@@ -156,7 +155,7 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_open_is_seen_on_the_nodes() {
+async fn an_intent_that_a_crash_left_open_is_concluded_from_the_nodes() {
     let Some(lab) = lab() else { return };
     let server = lab.admin().await;
     let gate = KubernetesScheduler::new(lab.asks_as("admin"));
@@ -184,8 +183,8 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
     });
     journal.append_all(intents.collect()).expect("written");
     drop(journal);
-    // One was written before the crash, one never; of one the object is new, and
-    // one was drained by somebody's hand.
+    // One was written before the crash, one never; the third node's object is new, and an
+    // operator drained the fourth.
     gate.update_nodes(&named(&names[..1]), &change).await.expect("drained");
     add(&server, &plain_node(&names[2])).await;
     let byhand = json!([{"key": DEGRADED, "value": "x", "effect": "NoSchedule"}]);

@@ -1,5 +1,5 @@
-//! Nodes of a real cluster, read and changed by the gate's back end beside
-//! operators and controllers. What others do meanwhile is `meanwhile`'s.
+//! Nodes of a real cluster, read and changed by the gate's back end next to operators and
+//! controllers. `meanwhile` tests concurrent changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::lab::{Lab, Server, lab, wait_for};
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const OURS: &str = "fabricgate:nvlink-low:r1 e1";
 
-/// What people write who run a cluster: nothing of it is ever touched.
+/// Labels and annotations of a cluster's operators: fabricgate never changes them.
 fn operators_node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
     "metadata": {"name": name,
@@ -60,7 +60,7 @@ pub(super) fn status(boot: &str) -> Value {
     })
 }
 
-/// A node that is ready, as soon as the controllers see that.
+/// A node that is ready, as soon as the controllers have seen that.
 pub(super) async fn add(server: &Server, node: &Value) {
     let name = node["metadata"]["name"].as_str().expect("a name");
     let path = format!("{NODES}/{name}");
@@ -123,7 +123,7 @@ fn marks(marks: KubernetesNodeUpdate) -> NodeUpdate {
     NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
 }
 
-/// What a pass says.
+/// The update after a pass.
 pub(super) fn certify(message: &str) -> NodeUpdate {
     marks(KubernetesNodeUpdate {
         taints: vec![
@@ -136,13 +136,13 @@ pub(super) fn certify(message: &str) -> NodeUpdate {
     })
 }
 
-/// A node without what is ours, and without what every write changes.
+/// A node without fabricgate's fields, and without the fields that every write changes.
 pub(super) fn of_others(node: &Value) -> Value {
     let mut node = node.clone();
     for field in ["resourceVersion", "managedFields", "generation"] {
         node["metadata"].as_object_mut().expect("a map").remove(field);
     }
-    // What is empty and what is absent are the same.
+    // Empty and absent are the same.
     for words in ["labels", "annotations"] {
         let mut own = node["metadata"][words].take();
         if let Some(words) = own.as_object_mut() {
@@ -187,7 +187,7 @@ async fn remove_pod(server: &Server, name: &str) {
 }
 
 #[tokio::test]
-async fn what_is_read_is_what_is_there() {
+async fn the_reading_matches_the_objects() {
     let Some(lab) = lab() else { return };
     let (server, gate) = (lab.admin().await, gate(&lab));
     let names = ["chr-idle", "chr-used", "chr-ended", "chr-cpu", "chr-silent"].map(str::to_owned);
@@ -206,11 +206,11 @@ async fn what_is_read_is_what_is_there() {
     server.status(&format!("{PODS}/chr-done"), &json!({"phase": "Succeeded"})).await;
 
     let asked: Vec<String> = names.iter().cloned().chain(["chr-owned".to_owned()]).collect();
-    // The controllers add taints of their own to a node that fell silent.
-    let live = wait_for("the silent node is told", async || {
+    // The controllers add their own taints to a silent node.
+    let live = wait_for("the silent node is tainted", async || {
         let live = read(&gate, &asked).await;
         let silent = &live.nodes[&NodeName::from("chr-silent")];
-        let taints = &silent.kubernetes.as_ref().expect("told").taints;
+        let taints = &silent.kubernetes.as_ref().expect("reported").taints;
         let is_told = taints.iter().any(|it| it.key == "node.kubernetes.io/unreachable");
         if is_told { Ok(live) } else { Err(format!("{taints:?}")) }
     })
@@ -226,17 +226,17 @@ async fn what_is_read_is_what_is_there() {
     let owned = &live.nodes[&NodeName::from("chr-owned")];
     assert_eq!(owned.boot_id.as_deref(), Some("boot-chr-owned"));
     assert_eq!(owned.instance.as_deref(), Some("lab:///chr-owned"));
-    let told = owned.kubernetes.as_ref().expect("told");
+    let context = owned.kubernetes.as_ref().expect("reported");
     let object = server.node("chr-owned").await;
-    assert_eq!(object["metadata"]["uid"], told.uid.as_str());
-    assert!(told.cordoned && told.left_alone.is_empty() && told.labels.is_empty());
-    let keys: Vec<&str> = told.taints.iter().map(|it| it.key.as_str()).collect();
+    assert_eq!(object["metadata"]["uid"], context.uid.as_str());
+    assert!(context.cordoned && context.left_alone.is_empty() && context.labels.is_empty());
+    let keys: Vec<&str> = context.taints.iter().map(|it| it.key.as_str()).collect();
     let as_stored = object["spec"]["taints"].as_array().expect("taints").iter();
     assert_eq!(keys, as_stored.map(|it| it["key"].as_str().expect("a key")).collect::<Vec<_>>());
 
-    // All at once says the same, and who does not exist is absent. Between two readings
-    // the controllers may add another taint to the silent node.
-    wait_for("all at once says the same", async || {
+    // A reading of all nodes reports the same, and an unknown node is absent. Between two
+    // readings the controllers may add another taint to the silent node.
+    wait_for("a reading of all nodes agrees", async || {
         let (all, some) =
             (gate.read_nodes(&[]).await.expect("an answer"), read(&gate, &asked).await);
         let other = asked.iter().map(|name| NodeName::from(name.as_str()));
@@ -244,7 +244,7 @@ async fn what_is_read_is_what_is_there() {
         if other.is_empty() { Ok(()) } else { Err(format!("{other:?}")) }
     })
     .await;
-    let strange = ["chr-idle", "chr-nobody", "Not_A_Name", "../pods"].map(str::to_owned);
+    let strange = ["chr-idle", "chr-unknown", "Not_A_Name", "../pods"].map(str::to_owned);
     assert_eq!(read(&gate, &strange).await.nodes.len(), 1);
     for name in ["chr-gpu", "chr-done", "chr-small"] {
         remove_pod(&server, name).await;
@@ -313,7 +313,7 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
     assert_eq!((&first["status"], &first["message"]), (&json!("True"), &json!("a")));
     unchanged(&certify("a")).await;
 
-    // Other words keep the moment of the status; another status does not.
+    // A new message keeps the time of the status; a new status does not.
     server
         .status(
             &format!("{NODES}/{name}"),
@@ -330,7 +330,7 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
+async fn a_taint_with_fabricgates_key_but_another_reason_is_not_lifted() {
     let Some(lab) = lab() else { return };
     let (server, gate) = (lab.admin().await, gate(&lab));
     let mut node = plain_node("chg-byhand");
@@ -349,7 +349,7 @@ async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ROLE: &str = "lab-changes";
 
-/// Gives the group of the gate exactly these rights, and waits until they hold.
+/// Gives the gate's group exactly these rights, and waits until they are in force.
 async fn allow(server: &Server, rules: &Value) {
     let group = "rbac.authorization.k8s.io";
     let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole",
@@ -375,8 +375,8 @@ async fn settled(gate: &Server, verb: &str, resource: &str, subresource: &str, m
             {"verb": verb, "resource": resource, "subresource": subresource}}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     wait_for(&format!("{verb} {resource}/{subresource} is {may}"), async || {
-        let said = gate.create(path, &review).await;
-        if said["status"]["allowed"] == json!(may) { Ok(()) } else { Err(said.to_string()) }
+        let answer = gate.create(path, &review).await;
+        if answer["status"]["allowed"] == json!(may) { Ok(()) } else { Err(answer.to_string()) }
     })
     .await;
 }
@@ -410,7 +410,7 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
         for (at, (verb, resource, part)) in rights.iter().enumerate() {
             settled(&as_gate, verb, resource, part, given.contains(&at)).await;
         }
-        // As the gate itself does it, on a client that knows no other rights.
+        // As the gate does it, on a client without other rights.
         let gate = KubernetesScheduler::new(lab.asks_as("gate"));
         let few = gate.read_nodes(&named(&names)).await;
         let all = gate.read_nodes(&[]).await;
@@ -418,9 +418,9 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
         let written = gate.update_nodes(&named(&names), &change).await;
         let now = server.node(&names[0]).await;
         let is_drained = now["metadata"]["annotations"].get(REASON).is_some();
-        let denied = |said: &SchedulerError| {
-            assert_eq!(said.kind, SourceProblemKind::Denied, "{said}");
-            assert!(said.message.contains("no permission for that (403)"), "{said}");
+        let denied = |denial: &SchedulerError| {
+            assert_eq!(denial.kind, SourceProblemKind::Denied, "{denial}");
+            assert!(denial.message.contains("no permission for that (403)"), "{denial}");
         };
         match rights.get(missing) {
             Some(("get", ..)) => {
@@ -466,16 +466,16 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
     }
     forbid(&server).await;
     let expired = KubernetesScheduler::new(lab.asks_as("expired"));
-    let error = expired.update_nodes(&named(&names), &drain()).await.expect_err("nobody knows it");
+    let error = expired.update_nodes(&named(&names), &drain()).await.expect_err("an unknown node");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(error.message.contains("expired token?"), "{error}");
     remove(&server, &names).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_told_as_unknown() {
+async fn an_unreachable_server_is_reported_as_unknown() {
     let Some(lab) = lab() else { return };
-    // A cluster whose server never was.
+    // A cluster whose server never existed.
     let text = std::fs::read_to_string(lab.kubeconfig("admin")).expect("a kubeconfig");
     let address = text.lines().find(|line| line.contains("server:")).expect("a server");
     let from = address.find("https://127.0.0.1:").expect("an address") + "https://127.0.0.1:".len();

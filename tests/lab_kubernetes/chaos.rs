@@ -1,6 +1,6 @@
-//! Bad days before a real Kubernetes: its API server and etcd killed, hung and
-//! started again in the middle of turns, answers lost, people who edit nodes
-//! meanwhile. The nodes are measured in a simulated fabric; what is told is real.
+//! Faults of a real Kubernetes: its API server and etcd are killed, hung and restarted in the
+//! middle of turns, answers are lost, and operators edit nodes meanwhile. The nodes are measured
+//! in a simulated fabric; the updates are real.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,18 +23,16 @@ use super::storm::world::{Domains, Forecast, Weather, World};
 use super::turns::{Admin, now};
 use super::{lab, storm};
 
-/// Episodes of the ordinary test command: each takes the most part of a minute.
+/// Episodes of the ordinary test command: each takes most of a minute.
 const RUNS: u64 = 1;
 
-/// How long servers may take to be back: an API server that found no store ends
-/// itself only after a while.
+/// Time limit for servers to be back: an API server that finds no store ends only after a while.
 const BACK: Duration = Duration::from_secs(120);
 
 const NODES: &str = "/api/v1/nodes";
 const TAINT: &str = "fabricgate.io/degraded";
 const REASON: &str = "fabricgate.io/reason";
 
-/// A node as fields.
 fn fields(node: &Value) -> Fields {
     let mut fields = Fields::new();
     let own = |key: &str| if key.starts_with("fabricgate.io/") { "own/" } else { "" };
@@ -48,7 +46,7 @@ fn fields(node: &Value) -> Fields {
     }
     for taint in &taints {
         if is_drain(taint) {
-            // Half a drain is nobody's to take away but a person's.
+            // Only a person may remove half a drain.
             if drained.is_none() {
                 fields.insert("taint/half a drain:NoSchedule".to_owned(), text(&taint["value"]));
             }
@@ -68,8 +66,8 @@ fn fields(node: &Value) -> Fields {
     for condition in node["status"]["conditions"].as_array().into_iter().flatten() {
         let kind = text(&condition["type"]);
         let own = if kind == "GpuFabricVerified" { "own/" } else { "" };
-        let said = format!("{} {}", text(&condition["status"]), text(&condition["reason"]));
-        fields.insert(format!("{own}condition/{kind}"), said);
+        let message = format!("{} {}", text(&condition["status"]), text(&condition["reason"]));
+        fields.insert(format!("{own}condition/{kind}"), message);
     }
     if node["spec"]["unschedulable"] == true {
         fields.insert("unschedulable".to_owned(), "true".to_owned());
@@ -95,7 +93,7 @@ fn merged(document: &mut Value, patch: &Value) {
     }
 }
 
-/// What a patch makes of a node, as an order. Conditions are told apart by type.
+/// A patch of a node as an order. The type identifies a condition.
 fn order(node: &Value, patch: &Value) -> Order {
     let mut after = node.clone();
     let mut patch = patch.clone();
@@ -136,7 +134,7 @@ fn patch(node: &Value, edit: &Edit) -> Value {
             json!({"spec": {"taints": taints, "unschedulable": null}})
         }
         Edit::Down(_) => {
-            // One that says that a node is out, and not whom it is for.
+            // A taint that marks a node as out, without a value.
             let key = "node.kubernetes.io/out-of-service";
             let taint = json!({"key": key, "value": "dimm", "effect": "NoSchedule"});
             json!({"spec": {"taints": with(taint)}})
@@ -156,12 +154,12 @@ struct State {
     copies: Vec<PathBuf>,
 }
 
-/// What the rule of the proxy and the world share.
+/// State that the proxy's rule and the world share.
 #[derive(Clone)]
 struct Shared {
     state: Arc<Mutex<State>>,
-    /// Held while nodes are read for the log, or changed by a person: the log is in the order
-    /// in which they were read.
+    /// Locked while nodes are read for the log, or changed by a person: the log is in the order
+    /// of the readings.
     order: Arc<Mutex<()>>,
     kubeconfig: PathBuf,
     site: PathBuf,
@@ -183,8 +181,8 @@ impl Shared {
         held(&self.state)
     }
 
-    /// A node as it is; none where the server does not answer. Asked from a thread
-    /// of its own: whoever wants to know may be inside of a runtime.
+    /// A node as it is; `None` where the server does not answer. Runs in its own thread: the
+    /// caller may be inside a runtime.
     fn node(&self, name: &str) -> Option<Value> {
         let (kubeconfig, path) = (self.kubeconfig.clone(), format!("{NODES}/{name}"));
         let asking = std::thread::spawn(move || now(Admin::of(&kubeconfig).try_get(&path)));
@@ -194,13 +192,13 @@ impl Shared {
     fn look(&self, by: Option<By>) {
         let _order = held(&self.order);
         let seen = |name: &String| Some((name.clone(), fields(&self.node(name)?)));
-        // Who does not answer once is not asked seven times more.
+        // A server without an answer to the first request gets no seven others.
         let seen: BTreeMap<String, Fields> = self.names.iter().map_while(seen).collect();
         self.state().log.seen(by, &seen);
     }
 
-    /// A person changes a node, or finds nobody who answers. From a thread of its own
-    /// as well. What somebody else wrote in between is not written over.
+    /// A person changes a node, or finds no server. Also in its own thread. A write of another
+    /// client in between is kept.
     fn by_hand(&self, name: &str, edit: &Edit) -> bool {
         let _order = held(&self.order);
         for _ in 0..5 {
@@ -227,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// Notes a patch that is about to be forwarded; false where it cannot be.
+    /// Records a patch that is about to be forwarded; false where it cannot be.
     fn note(&self, call: &Call) -> bool {
         let _order = held(&self.order);
         let Some(name) = node_of(call) else { return true };
@@ -250,7 +248,7 @@ impl Shared {
         true
     }
 
-    /// What becomes of a question.
+    /// The fate of a request.
     fn rule(&self, call: &Call) -> Sky {
         let weather = self.state().forecast.next();
         let weather = match weather {
@@ -302,13 +300,13 @@ impl Shared {
             Some(Weather::Refused) => Sky::Answer(500, Vec::new()),
             Some(Weather::Slow(time)) => Sky::Slow(time),
             Some(Weather::Hand(name, edit)) => {
-                // What is asked now is asked of the node as that person left it.
+                // The request now meets the node as that person left it.
                 let is_done = self.by_hand(&name, &edit);
                 let is_patch = call.method == "PATCH";
                 if !is_done || is_patch && !self.note(call) { Sky::Lost } else { Sky::Fine }
             }
             Some(Weather::Crash(away, forgets)) => {
-                // Which of the two, the dice said as well.
+                // The dice decide between the two as well.
                 let at = usize::from(forgets.as_millis() % 2 == 1);
                 Sky::LostAnswerThen(Box::new(move || own.daemons.crash(at, away)))
             }
@@ -320,7 +318,7 @@ impl Shared {
     }
 }
 
-/// The node that a question is about.
+/// The node that a request is about.
 fn node_of(call: &Call) -> Option<String> {
     let path = call.path.split('?').next().unwrap_or_default();
     path.strip_prefix(NODES).and_then(|it| it.split('/').nth(1)).map(str::to_owned)
@@ -339,7 +337,7 @@ impl Cluster {
         let mut begin = BTreeMap::new();
         for name in &names {
             now(admin.make(name));
-            // Workers of the simulated fabric tell the boot of this machine.
+            // Workers of the simulated fabric report the boot of this machine.
             let boot = json!({"status": {"nodeInfo": {"bootID": boot.trim()}}});
             now(admin.patch(&format!("{NODES}/{name}/status"), &boot));
             begin.insert(name.clone(), fields(&now(admin.node(name))));
@@ -364,17 +362,17 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Waits until every node is told.
+    /// Waits until every node is reported.
     fn answers(&self) {
         let begun = Instant::now();
-        // One after the other: who waits for a server that is not there waits once.
+        // One after the other: the first request waits for a missing server, the others need not.
         while !self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
             assert!(begun.elapsed() < BACK, "no answer in {BACK:?}\n{}", self.kept.last_words());
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// Keeps what the store has now, for a time at which it is lost.
+    /// Copies the current store, for a later moment at which it is restored.
     fn copy(&self) {
         let mut state = self.shared.state();
         let to = self.folder.join(format!("store-{}", state.copies.len()));
@@ -418,11 +416,11 @@ impl World for Cluster {
     }
 
     fn forgets(&self) -> bool {
-        // What is on its way then, was decided by what an older store does not show.
+        // Requests in flight then rest on a newer state than the old store has.
         self.quiet();
         self.mend();
         let copies = self.shared.state().copies.clone();
-        // All that was done, or the last of it.
+        // The whole record, or its end.
         let copy = if copies.len().is_multiple_of(2) { copies.first() } else { copies.last() };
         let Some(copy) = copy else { return false };
         self.kept.put_back(copy);
@@ -450,7 +448,7 @@ impl World for Cluster {
         Duration::from_secs(storm::number("FABRICGATE_CHAOS_LATE_S", 20))
     }
 
-    // A change is late at a request; with the turns of the server's own it takes longer.
+    // A change is delayed per request; with the server's own delays it takes longer.
     fn in_flight(&self) -> Duration {
         self.latest() + Duration::from_secs(10)
     }
@@ -460,7 +458,7 @@ impl World for Cluster {
     }
 
     fn edit(&self, name: &str, edit: &Edit) {
-        // A person whom nobody answers tries again.
+        // A person retries when no server answers.
         for _ in 0..20 {
             if self.shared.by_hand(name, edit) {
                 return;
@@ -487,7 +485,7 @@ impl World for Cluster {
 }
 
 #[test]
-fn whatever_befalls_kubernetes_the_gate_keeps_its_promises() {
+fn under_every_fault_of_kubernetes_the_gate_keeps_its_invariants() {
     let Some(lab) = lab::own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
     let names = |prefix: &str| (1..=4).map(|at| format!("chaos-{prefix}{at}")).collect();
     let domains: Domains = vec![("d1".to_owned(), names("a")), ("d2".to_owned(), names("b"))];

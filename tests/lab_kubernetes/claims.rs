@@ -1,6 +1,5 @@
-//! Claims asked of a real API server that this test filled: exactly what it was
-//! filled with. That server is one of its own, empty at first and without any
-//! definition.
+//! Claims read from a real API server that this test filled: they are exactly its content. The
+//! server is started for this test, empty at first and without any definition.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ const RACK_A: &str = "11111111-2222-3333-4444-555555555555.1";
 const RACK_B: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa.2";
 const DEFAULT: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa.32766";
 
-/// Who writes the labels.
+/// Writer of the labels.
 const LABELLER: &str = "gpu-feature-discovery";
 
 /// More than two pages of the client.
@@ -72,50 +71,51 @@ fn tray(clique: &str, domain: &str, leaf: &str) -> Value {
         "cloud.example.com/rack": leaf})
 }
 
-/// `kind scheme name: nodes`, one a group.
-fn told(said: &SourceReport) -> Vec<String> {
+/// `kind scheme name: nodes`, one line a group.
+fn group_lines(report: &SourceReport) -> Vec<String> {
     let line = |group: &NodeGroup| {
         let nodes: Vec<&str> = group.nodes.iter().map(NodeName::as_str).collect();
         format!("{:?} {} {}: {}", group.kind, group.scheme, group.name, nodes.join(" "))
     };
-    said.groups.iter().map(line).collect()
+    report.groups.iter().map(line).collect()
 }
 
-fn kinds(said: &[SourceReport]) -> Vec<(SourceKind, Vec<SourceProblemKind>)> {
-    let kinds = |said: &SourceReport| said.problems.iter().map(|problem| problem.kind).collect();
-    said.iter().map(|said| (said.source.kind, kinds(said))).collect()
+fn kinds(reports: &[SourceReport]) -> Vec<(SourceKind, Vec<SourceProblemKind>)> {
+    let kinds =
+        |report: &SourceReport| report.problems.iter().map(|problem| problem.kind).collect();
+    reports.iter().map(|report| (report.source.kind, kinds(report))).collect()
 }
 
 #[tokio::test]
-async fn a_real_server_says_exactly_what_it_was_filled_with() {
+async fn a_real_server_reports_exactly_its_content() {
     use SourceKind::*;
     use SourceProblemKind::*;
     let Some(lab) = own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
     let server = lab.admin().await;
 
     // Empty, and without any of the definitions.
-    let said = fetch_claims(&lab.asks_as("admin")).await;
+    let reports = fetch_claims(&lab.asks_as("admin")).await;
     let missing = [
         (KubernetesNodes, vec![]),
         (ComputeDomains, vec![Missing]),
         (KubernetesTopologies, vec![Missing]),
         (KubernetesTopologies, vec![Missing]),
     ];
-    assert_eq!(kinds(&said), missing);
-    assert_eq!(said[0].notes, ["no node is listed"]);
+    assert_eq!(kinds(&reports), missing);
+    assert_eq!(reports[0].notes, ["no node is listed"]);
 
     fill(&server).await;
-    let said = fetch_claims(&lab.asks_as("admin")).await;
-    nodes_are_as_filled(&said[0]);
-    others_are_as_filled(&said);
+    let reports = fetch_claims(&lab.asks_as("admin")).await;
+    nodes_are_as_filled(&reports[0]);
+    others_are_as_filled(&reports);
 
-    // A user without rights, one with nodes only, and one whom nobody knows.
+    // A user without rights, one with nodes only, and an unknown one.
     for (user, words) in [("stranger", "nodes is forbidden"), ("expired", "expired token?")] {
-        let said = fetch_claims(&lab.asks_as(user)).await;
-        assert_eq!(said[0].problems.len(), 1, "{user}: {:?}", said[0].problems);
-        assert_eq!(said[0].problems[0].kind, Denied, "{user}");
-        assert!(said[0].problems[0].message.contains(words), "{:?}", said[0].problems);
-        assert!(said.iter().all(|said| said.groups.is_empty()), "{user}");
+        let reports = fetch_claims(&lab.asks_as(user)).await;
+        assert_eq!(reports[0].problems.len(), 1, "{user}: {:?}", reports[0].problems);
+        assert_eq!(reports[0].problems[0].kind, Denied, "{user}");
+        assert!(reports[0].problems[0].message.contains(words), "{:?}", reports[0].problems);
+        assert!(reports.iter().all(|reports| reports.groups.is_empty()), "{user}");
     }
     let rules = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]);
     let rbac = "rbac.authorization.k8s.io";
@@ -135,21 +135,21 @@ async fn a_real_server_says_exactly_what_it_was_filled_with() {
                 "subjects": [{"apiGroup": rbac, "kind": "Group", "name": "gate-users"}]}),
         )
         .await;
-    let said = as_soon_as_allowed(&lab).await;
+    let reports = as_soon_as_allowed(&lab).await;
     let denied = [
         (KubernetesNodes, vec![Malformed]),
         (ComputeDomains, vec![Denied, Denied]),
         (KubernetesTopologies, vec![Denied]),
         (KubernetesTopologies, vec![Denied]),
     ];
-    assert_eq!(kinds(&said), denied);
-    nodes_are_as_filled(&said[0]);
-    the_program_says_so_too(&lab);
+    assert_eq!(kinds(&reports), denied);
+    nodes_are_as_filled(&reports[0]);
+    the_program_reports_the_same(&lab);
 }
 
-/// What the program prints of the same cluster. Nodes of several cliques are no
-/// clean answer, and a stranger is told that he may read nothing.
-fn the_program_says_so_too(lab: &Lab) {
+/// The program's output for the same cluster. Nodes of several cliques are not a clean answer,
+/// and a user without rights gets a refusal.
+fn the_program_reports_the_same(lab: &Lab) {
     let asked_as = |user: &str| {
         let config = format!(
             "[sources.kubernetes]\nkubeconfig = {:?}\n",
@@ -160,21 +160,21 @@ fn the_program_says_so_too(lab: &Lab) {
         let path = path.display().to_string();
         fabricgate(&lab.folder, &["claims", "--from", "kubernetes", "--json", "--config", &path])
     };
-    let told = asked_as("admin");
-    assert!(matches!(told.code, Some(0 | 3 | 4)), "{told:?}");
-    assert!(told.stdout.contains("\"scheme\": \"clique\""), "{told:?}");
-    assert!(told.stdout.contains("\"kind\": \"kubernetes-nodes\""), "{told:?}");
-    let told = asked_as("stranger");
-    told.expect(5);
-    assert!(told.stdout.contains("\"kind\": \"denied\""), "{told:?}");
+    let output = asked_as("admin");
+    assert!(matches!(output.code, Some(0 | 3 | 4)), "{output:?}");
+    assert!(output.stdout.contains("\"scheme\": \"clique\""), "{output:?}");
+    assert!(output.stdout.contains("\"kind\": \"kubernetes-nodes\""), "{output:?}");
+    let output = asked_as("stranger");
+    output.expect(5);
+    assert!(output.stdout.contains("\"kind\": \"denied\""), "{output:?}");
 }
 
 /// Rights are in force a moment after they are given.
 async fn as_soon_as_allowed(lab: &Lab) -> Vec<SourceReport> {
     for _ in 0..100 {
-        let said = fetch_claims(&lab.asks_as("gate")).await;
-        if said[0].problems.iter().all(|problem| problem.kind != SourceProblemKind::Denied) {
-            return said;
+        let reports = fetch_claims(&lab.asks_as("gate")).await;
+        if reports[0].problems.iter().all(|problem| problem.kind != SourceProblemKind::Denied) {
+            return reports;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -241,10 +241,10 @@ async fn fill(server: &Server) {
     }
 }
 
-fn nodes_are_as_filled(said: &SourceReport) {
-    assert_eq!(said.nodes.len(), FILLERS + 6);
+fn nodes_are_as_filled(report: &SourceReport) {
+    assert_eq!(report.nodes.len(), FILLERS + 6);
     assert_eq!(
-        told(said),
+        group_lines(report),
         [
             format!("Domain clique {RACK_A}: t1 t2"),
             format!("Domain clique {RACK_B}: t3"),
@@ -261,20 +261,23 @@ fn nodes_are_as_filled(said: &SourceReport) {
         ]
     );
     let copied = ClaimBasis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
-    assert_eq!((&said.groups[4].basis, &said.groups[5].basis), (&copied, &ClaimBasis::Asserted));
-    assert!(said.groups[0].since.is_some(), "the server says when a label was written");
-    assert_eq!(said.problems.len(), 1, "{:?}", said.problems);
-    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
-    let at = said.problems[0].at.as_deref().expect("a place");
+    assert_eq!(
+        (&report.groups[4].basis, &report.groups[5].basis),
+        (&copied, &ClaimBasis::Asserted)
+    );
+    assert!(report.groups[0].since.is_some(), "the server reports the time of a label");
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert_eq!(report.problems[0].kind, SourceProblemKind::Malformed);
+    let at = report.problems[0].at.as_deref().expect("a place");
     assert!(at.ends_with("/api/v1/nodes: node odd: label nvidia.com/gpu.clique"), "{at}");
-    assert!(said.notes.iter().any(|note| note.contains("clique 32766")), "{:?}", said.notes);
+    assert!(report.notes.iter().any(|note| note.contains("clique 32766")), "{:?}", report.notes);
 
-    let t1 = &said.nodes[&NodeName::from("t1")];
+    let t1 = &report.nodes[&NodeName::from("t1")];
     assert_eq!((t1.gpus, t1.driver.as_deref()), (Some(4), Some("580.95.05")));
     assert_eq!(t1.fabric[0].clique().as_deref(), Some(RACK_A));
     let at = "label nvidia.com/gpu.clique, written by gpu-feature-discovery";
     assert_eq!(t1.fabric[0].at.as_deref(), Some(at));
-    let ill = &said.nodes[&NodeName::from("ill")];
+    let ill = &report.nodes[&NodeName::from("ill")];
     assert_eq!(ill.gpus, Some(8));
     assert_eq!(ill.state, ["NotReady", "SchedulingDisabled"]);
     assert_eq!(ill.reason.as_deref(), Some("KubeletNotReady"));
@@ -287,23 +290,23 @@ fn nodes_are_as_filled(said: &SourceReport) {
     assert_eq!(ill.marks["taint node.kubernetes.io/not-ready"], "NoSchedule");
 }
 
-fn others_are_as_filled(said: &[SourceReport]) {
-    let domains = &said[1];
+fn others_are_as_filled(reports: &[SourceReport]) {
+    let domains = &reports[1];
     assert_eq!(domains.problems, []);
     assert_eq!(
-        told(domains),
+        group_lines(domains),
         ["Imex ComputeDomain default/both: t1 t2", "Imex ComputeDomain default/none: ill"]
     );
     assert_eq!(domains.groups[0].above, [RACK_A]);
     let t2 = &domains.nodes[&NodeName::from("t2")].marks["ComputeDomain default/both"];
     assert_eq!(t2, &format!("NotReady, {RACK_A}, index 1"));
     assert!(domains.notes[0].contains("1 nodes without a clique (1 of them Ready)"));
-    for (topologies, name) in said[2..].iter().zip(["kueue/racks", "kai/racks"]) {
+    for (topologies, name) in reports[2..].iter().zip(["kueue/racks", "kai/racks"]) {
         assert_eq!(topologies.problems, []);
         let setting = &topologies.settings[&format!("Topology {name}")];
         assert_eq!(setting, "cloud.example.com/rack > kubernetes.io/hostname");
         assert_eq!(
-            told(topologies),
+            group_lines(topologies),
             [
                 "Rack cloud.example.com/rack leaf1: t1 t2",
                 "Rack cloud.example.com/rack leaf2: t3 t4",

@@ -1,8 +1,8 @@
-//! Programs of a lab that are killed and hung, and a keeper that brings them back,
-//! as a kubelet does with static pods: also one that ended itself, as an API server
-//! does that finds no store when it starts.
+//! Programs of a lab that are killed and hung, and a keeper that restarts them, as a kubelet does
+//! with static pods: also one that ended by itself, such as an API server that finds no store at
+//! its start.
 //!
-//! Only for a lab of a test's own: whoever else uses it would be disturbed.
+//! Only for a test's own lab: other users would be disturbed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use rustix::process::Signal;
 
 use super::storm::fates::Victim;
 
-/// How often the keeper looks.
+/// Poll interval of the keeper.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One that ends again and again is started no more often than this.
+/// Minimum time between starts of a program that ends repeatedly.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// The programs of a lab in which nodes are objects and no pod runs.
@@ -30,9 +30,9 @@ struct Daemon {
     argv: Vec<String>,
     process: Victim,
     started: Instant,
-    /// Killed, and to be away until then.
+    /// Killed, and not restarted until then.
     away: Option<Instant>,
-    /// Stopped, and to go on then.
+    /// Stopped, and continued then.
     hung: Option<Instant>,
 }
 
@@ -43,19 +43,19 @@ struct State {
     is_over: bool,
 }
 
-/// The programs of a lab, and who keeps them running.
+/// The programs of a lab, and the thread that keeps them running.
 #[derive(Clone, Debug)]
 pub(super) struct Daemons(Arc<Mutex<State>>);
 
-/// The keeper; it goes home when this is dropped.
+/// The keeper; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Kept {
     daemons: Daemons,
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Whether this process runs this program: it may be gone, dead and not yet
-/// buried, or its number somebody else's.
+/// True if this process runs this program: it may have ended, be a zombie, or its number may
+/// belong to another process.
 fn runs(pid: u32, name: &str) -> bool {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -63,8 +63,8 @@ fn runs(pid: u32, name: &str) -> bool {
     comm.trim() == name && !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// A copy of a folder, without the room that is kept free in its files.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+/// A copy of a folder, without the preallocated space of its files.
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn copied(from: &Path, to: &Path) {
     let mut command = Command::new("cp");
     let done = command.args(["-a", "--sparse=always"]).arg(from).arg(to).status();
@@ -87,8 +87,8 @@ impl Daemon {
         runs(self.process.pid(), self.name)
     }
 
-    /// Starts it with the words it had.
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    /// Starts it with its arguments.
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn start(&mut self, folder: &Path) {
         let log = folder.join(format!("{}-again.log", self.name));
         let log = fs::OpenOptions::new().create(true).append(true).open(log).expect("a log");
@@ -96,9 +96,9 @@ impl Daemon {
         command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut child = command.spawn().expect("a program of the lab");
         let before = self.process.pid().to_string();
-        self.process = Victim::of(child.id()).expect("a process of ours");
+        self.process = Victim::of(child.id()).expect("a child process");
         self.started = Instant::now();
-        // In the place of the old one, whose number `down` must not find.
+        // It replaces the old one, whose number `down` must not find.
         let (pids, new) = (folder.join("pids"), folder.join("pids.new"));
         let text = fs::read_to_string(&pids).expect("the lab's processes");
         let number = child.id().to_string();
@@ -106,11 +106,10 @@ impl Daemon {
         fs::write(&new, lines.map(|line| format!("{line}\n")).collect::<String>())
             .expect("written");
         fs::rename(new, pids).expect("renamed");
-        // It ends with its lab, and is waited for so that its number is free then.
+        // It ends with its lab; the wait frees its number then.
         std::thread::spawn(move || child.wait());
     }
 
-    /// Where it keeps what it has.
     fn data(&self) -> PathBuf {
         let mut words = self.argv.iter().skip_while(|word| *word != "--data-dir");
         PathBuf::from(words.nth(1).expect("a folder of data"))
@@ -132,7 +131,7 @@ impl Daemon {
 }
 
 impl Daemons {
-    /// Those of the lab in this folder, from now on kept.
+    /// The programs of the lab in this folder, kept running from now on.
     pub(super) fn kept(folder: &Path) -> Kept {
         let daemons = NAMES.map(|name| Daemon::of(folder, name)).into();
         let state = State { folder: folder.to_owned(), daemons, is_over: false };
@@ -159,7 +158,7 @@ impl Daemons {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Kills one of them, and has it away for so long.
+    /// Kills one of them, and keeps it down for this long.
     pub(super) fn crash(&self, which: usize, away: Duration) {
         let daemon = &mut self.state().daemons[which % NAMES.len()];
         daemon.process.signal(Signal::KILL);
@@ -167,14 +166,14 @@ impl Daemons {
         daemon.hung = None;
     }
 
-    /// Hangs one of them for so long.
+    /// Hangs one of them for this long.
     pub(super) fn hang(&self, which: usize, time: Duration) {
         let daemon = &mut self.state().daemons[which % NAMES.len()];
         daemon.process.signal(Signal::STOP);
         daemon.hung = Some(Instant::now() + time);
     }
 
-    /// Copies the store as it is at one moment.
+    /// Copies the store at one moment.
     pub(super) fn copy(&self, to: &Path) {
         let state = self.state();
         let store = state.daemons.iter().find(|it| it.name == "etcd").expect("a store");
@@ -185,7 +184,7 @@ impl Daemons {
         }
     }
 
-    /// Starts the store with this copy, and the API server anew.
+    /// Starts the store with this copy, and restarts the API server.
     pub(super) fn put_back(&self, from: &Path) {
         let mut state = self.state();
         let begun = Instant::now();
@@ -202,7 +201,7 @@ impl Daemons {
         copied(from, &store);
     }
 
-    /// Whoever hangs or is away is to be back at once.
+    /// Brings back every hung or missing program immediately.
     pub(super) fn calm(&self) {
         for daemon in &mut self.state().daemons {
             let now = Some(Instant::now());
@@ -211,7 +210,7 @@ impl Daemons {
         }
     }
 
-    /// What they said last, for people who ask why there is no answer.
+    /// The last lines of their logs, to explain a missing answer.
     pub(super) fn last_words(&self) -> String {
         let state = self.state();
         let words = |daemon: &Daemon| {
@@ -240,7 +239,7 @@ impl Drop for Kept {
         self.daemons.calm();
         self.daemons.state().is_over = true;
         if let Some(keeper) = self.keeper.take() {
-            // It says nothing that anybody could do something about.
+            // It contains no message that a user could act on.
             let _ = keeper.join();
         }
     }

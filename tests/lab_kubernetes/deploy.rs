@@ -1,6 +1,6 @@
-//! What an operator installs, against a real server: it takes the manifests, and the
-//! Job of a neighbour ends as our exit code says. What accounts may is in `rights`,
-//! what the policy admits in `policy`.
+//! The manifests that an operator installs, on a real server: it accepts them, and the Job of
+//! another product ends by fabricgate's exit code. `rights` tests the rights of accounts,
+//! `policy` the admission policy.
 //!
 //! Leaves the objects of `ci/deploy` behind, and no node.
 
@@ -25,10 +25,10 @@ pub(super) const MERGE: &str = "application/merge-patch+json";
 pub(super) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
 
-/// Somebody who asks the server.
+/// A client of the server.
 pub(super) struct Asker(Client);
 
-/// What the server said, or its status and its words.
+/// The server's answer, or its status and message.
 pub(super) type Answer = Result<Value, (u16, String)>;
 
 async fn configuration() -> Option<Config> {
@@ -40,7 +40,7 @@ async fn configuration() -> Option<Config> {
 }
 
 impl Asker {
-    /// The administrator, where there is a laboratory.
+    /// The administrator, where a lab is available.
     pub(super) async fn admin() -> Option<Self> {
         let Some(config) = configuration().await else {
             say("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
@@ -49,7 +49,6 @@ impl Asker {
         Some(Self(Client::try_from(config).expect("a client")))
     }
 
-    /// A token of an account.
     pub(super) async fn token(&self, namespace: &str, name: &str) -> String {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let wish = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -58,7 +57,7 @@ impl Asker {
         made["status"]["token"].as_str().expect("a token").to_owned()
     }
 
-    /// An account, with a token of its own.
+    /// An account with its own token.
     pub(super) async fn account(&self, namespace: &str, name: &str) -> Self {
         let token = self.token(namespace, name).await;
         let mut config = configuration().await.expect("a laboratory");
@@ -70,7 +69,7 @@ impl Asker {
         let request =
             http::Request::builder().method(method).uri(path).header("content-type", kind);
         match self.0.request::<Value>(request.body(body).expect("a request")).await {
-            Ok(said) => Ok(said),
+            Ok(document) => Ok(document),
             Err(kube::Error::Api(status)) => Err((status.code, status.message.clone())),
             Err(error) => panic!("{method} {path}: {error}"),
         }
@@ -92,7 +91,7 @@ impl Asker {
         self.ask("DELETE", path, "application/json", Vec::new()).await
     }
 
-    /// Makes what overlays make.
+    /// Creates the objects of the overlays.
     pub(super) async fn install(&self) -> Vec<Value> {
         let mut made = BTreeMap::new();
         for name in OVERLAYS {
@@ -101,26 +100,26 @@ impl Asker {
             }
         }
         let mut objects: Vec<Value> = made.into_values().collect();
-        // As kubectl does: what others need comes first.
+        // As kubectl does: objects that others need come first.
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         for object in &objects {
-            // As `kubectl apply --server-side`. Strict: a field that the server does not
-            // know is refused and not dropped.
+            // As `kubectl apply --server-side`. Strict: a field that the server does not know is
+            // refused and not dropped.
             let name = object["metadata"]["name"].as_str().expect("a name");
             let mut how = "fieldManager=operator&force=true&fieldValidation=Strict".to_owned();
-            // Nothing of it is to run here.
+            // None of its pods may run here.
             if pod_template(object).is_some() {
                 how.push_str("&dryRun=All");
             }
             let path = format!("{}/{name}?{how}", collection(object));
-            let said = self.patch(&path, APPLY, object).await;
-            assert!(said.is_ok(), "{}: {said:?}", called(object));
+            let answer = self.patch(&path, APPLY, object).await;
+            assert!(answer.is_ok(), "{}: {answer:?}", called(object));
         }
         objects
     }
 }
 
-/// What people should know of a test that tests less.
+/// Prints which parts of a test are skipped.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
@@ -129,7 +128,7 @@ fn bytes(object: &Value) -> Vec<u8> {
     serde_json::to_vec(object).expect("JSON")
 }
 
-/// Where objects of this kind are made.
+/// The path at which objects of this kind are created.
 fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().expect("a version");
     let root = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
@@ -145,16 +144,16 @@ fn collection(object: &Value) -> String {
     }
 }
 
-/// An overlay as kustomize renders it, or where there is none, as this test does.
+/// An overlay as kustomize renders it; without kustomize, as this test does.
 fn rendered(name: &str) -> Vec<Value> {
     let ours = overlay(name);
     let run = Command::new(deploy().join("render")).arg(name).output().expect("a shell");
-    let said = String::from_utf8_lossy(&run.stderr);
+    let stderr = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(77) {
-        say(&said);
+        say(&stderr);
         return ours;
     }
-    assert!(run.status.success(), "{name}: {said}");
+    assert!(run.status.success(), "{name}: {stderr}");
     let text = String::from_utf8(run.stdout).expect("text");
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
     let plain = |objects: &[Value]| -> BTreeMap<String, Value> {
@@ -174,7 +173,7 @@ fn rendered(name: &str) -> Vec<Value> {
     documents
 }
 
-/// Without the suffix of generated names, and what else a generator adds.
+/// Without the suffix of generated names, and without a generator's other additions.
 fn nameless(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -205,25 +204,28 @@ async fn a_real_server_takes_every_manifest_and_lets_its_pods_into_their_namespa
         pod["kind"] = "Pod".into();
         pod["metadata"]["name"] = "tried".into();
         pod["spec"]["restartPolicy"] = "Never".into();
-        admin.post(&path, &pod).await.unwrap_or_else(|said| panic!("{}: {said:?}", called(object)));
+        admin
+            .post(&path, &pod)
+            .await
+            .unwrap_or_else(|answer| panic!("{}: {answer:?}", called(object)));
         // The level of the namespace is in force: the same pod as root is refused.
         pod["spec"]["securityContext"]["runAsNonRoot"] = false.into();
-        let said = admin.post(&path, &pod).await;
-        assert!(matches!(&said, Err((403, words)) if words.contains("restricted")), "{said:?}");
+        let answer = admin.post(&path, &pod).await;
+        assert!(matches!(&answer, Err((403, words)) if words.contains("restricted")), "{answer:?}");
         pods += 1;
     }
     assert_eq!(pods, 5);
-    // Of the neighbours only node-readiness-controller's rule is known here.
+    // Of the other products only node-readiness-controller's rule is known here.
     let rule = documents(&deploy().join("neighbours/node-readiness-rule.yaml")).remove(0);
     let rules = collection(&rule);
     if admin.get(&rules).await.is_ok() {
         let tried = format!("{rules}?dryRun=All&fieldValidation=Strict");
-        let said = admin.post(&tried, &rule).await;
-        assert!(said.is_ok(), "{said:?}");
+        let answer = admin.post(&tried, &rule).await;
+        assert!(answer.is_ok(), "{answer:?}");
     }
 }
 
-/// The Job that NVSentinel makes of our template, as it fills it in.
+/// The Job that NVSentinel makes of fabricgate's template, as it fills it in.
 fn validation(name: &str) -> Value {
     let values = documents(&deploy().join("neighbours/nvsentinel-validation.yaml")).remove(0);
     let template = values["templates"]["fabricgate-job.yaml"].as_str().expect("a template");
@@ -236,22 +238,22 @@ fn validation(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn only_a_pass_completes_the_job_that_a_neighbour_waits_for() {
+async fn only_a_pass_completes_the_job_that_another_product_waits_for() {
     let Some(admin) = Asker::admin().await else { return };
     let lab = PathBuf::from(std::env::var_os("FABRICGATE_LAB_KUBERNETES").expect("a laboratory"));
     if !lab.with_file_name("kube-controller-manager.log").exists() {
-        println!("SKIPPED: no controllers (FABRICGATE_LAB_BARE), so nobody looks after Jobs");
+        println!("SKIPPED: no controllers (FABRICGATE_LAB_BARE), so no controller runs Jobs");
         return;
     }
     admin.install().await;
     let jobs = "/apis/batch/v1/namespaces/fabricgate/jobs";
-    // As cli::exit has them: 0 is a pass.
+    // As cli::exit defines them: 0 is a pass.
     for code in 0..=6 {
         let name = format!("validation-{code}");
         let _ = admin.delete(&format!("{jobs}/{name}?propagationPolicy=Background")).await;
         let mut job = validation(&name);
-        // Its pod is not to run: what a kubelet would say of it is said here.
-        job["spec"]["template"]["spec"]["schedulerName"] = "nobody".into();
+        // Its pod must not run: the test plays the kubelet's report.
+        job["spec"]["template"]["spec"]["schedulerName"] = "absent".into();
         admin.post(&format!("{jobs}?fieldValidation=Strict"), &job).await.expect("a Job");
         let pods = format!(
             "/api/v1/namespaces/fabricgate/pods?labelSelector=batch.kubernetes.io/job-name={name}"
@@ -276,7 +278,7 @@ async fn only_a_pass_completes_the_job_that_a_neighbour_waits_for() {
         let ended = |job: &Value| is(job, "Complete") || is(job, "Failed");
         let job = wait_for(&admin, &at, ended).await;
         assert_eq!((is(&job, "Complete"), is(&job, "Failed")), (code == 0, code != 0), "{code}");
-        // Nor was it tried again.
+        // It was not retried either.
         let listed = admin.get(&pods).await.expect("pods");
         assert_eq!(listed["items"].as_array().expect("pods").len(), 1, "{code}");
         let gone = format!("{jobs}/{name}?propagationPolicy=Background");
@@ -284,7 +286,7 @@ async fn only_a_pass_completes_the_job_that_a_neighbour_waits_for() {
     }
 }
 
-/// What is there once it is as wanted.
+/// The object once it is as expected.
 async fn wait_for(admin: &Asker, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
         let read = admin.get(path).await;

@@ -1,6 +1,6 @@
-//! What `fabricgate export` writes for Kubernetes, given to a real API server: labels on
-//! nodes, Kueue's and KAI's objects against the definitions that these projects publish,
-//! rules about single devices.
+//! Output of `fabricgate export` for Kubernetes, sent to a real API server: labels on nodes,
+//! Kueue's and KAI's objects against the definitions that these projects publish, rules about
+//! single devices.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const NODES: &str = "/api/v1/nodes";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const RULES: &str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
 
-/// Two domains of the same kind; a GPU of `export-b2` lost a link.
+/// Two domains of the same kind; a GPU of `export-b2` has lost a link.
 const SCENARIO: &str = r#"
 title = "Two small domains and a lost link"
 seed = 11
@@ -49,7 +49,7 @@ fn run(folder: &Path) -> PathBuf {
     runs.next().expect("a run").expect("an entry").path()
 }
 
-/// Exports a run; the texts of its files by name.
+/// Exports a run; the contents of its files by name.
 fn exported(folder: &Path, run: &Path, target: &str, more: &[&str]) -> impl Fn(&str) -> String {
     let run = run.display().to_string();
     let to = folder.join(format!("to-{target}"));
@@ -62,14 +62,13 @@ fn exported(folder: &Path, run: &Path, target: &str, more: &[&str]) -> impl Fn(&
     move |name| fs::read_to_string(to.join(name)).expect("a file")
 }
 
-/// The documents of a file of YAML.
 fn documents(text: &str) -> Vec<Value> {
     let parts = text.split("---\n").skip(1);
     parts.map(|part| serde_saphyr::from_str(part).expect("YAML")).collect()
 }
 
-/// Creates an object for good, or only asks whether it could be; every field that the
-/// server does not know is an error, which else it drops without a word.
+/// Creates an object, or runs a dry run of it; every field that the server does not know is an
+/// error, which the server otherwise drops silently.
 async fn create(
     server: &Server,
     path: &str,
@@ -115,7 +114,7 @@ async fn a_real_server_takes_labels_of_measured_nodes_and_keeps_those_of_others(
     assert_eq!(low["fabricgate.io/verdict"], "degraded", "{low}");
     assert!(low["fabricgate.io/verified-domain"].is_null(), "{low}");
     assert_eq!(low["fabricgate.io/measured-domain"], "block-b");
-    // A name that is no value of a label is one with a digest behind it.
+    // A name that is not valid as a label value gets a digest.
     let other = labels("export-a1").await["fabricgate.io/measured-domain"].clone();
     assert!(
         other.as_str().is_some_and(|it| it.starts_with("Block_A-") && it != "Block_A-"),
@@ -123,7 +122,7 @@ async fn a_real_server_takes_labels_of_measured_nodes_and_keeps_those_of_others(
     );
 }
 
-/// Installs a published definition; none where the lab has none.
+/// Installs a published definition; `None` where the lab has none.
 async fn define(lab: &Lab, server: &Server, name: &str, plural: &str) -> Option<()> {
     let text = fs::read_to_string(lab.folder.join("published").join(name)).ok()?;
     let definition: Value = documents(&text).into_iter().next().expect("a definition");
@@ -170,7 +169,7 @@ async fn a_real_server_takes_topologies_by_the_definitions_that_kueue_and_kai_pu
         .await;
         let made = create(&server, &path, object, false).await.expect("it is made");
         assert_eq!(made["spec"], object["spec"], "nothing of it was dropped or added");
-        // The check can fail: a field that is not of the definition is refused.
+        // The check can fail: a field outside the definition is refused.
         let mut odd = object.clone();
         odd["metadata"]["name"] = json!("odd");
         odd["spec"]["nodeLabel"] = json!("x");

@@ -1,6 +1,5 @@
-//! The gate as a whole: nodes that join, fail, are repaired and returned, and a
-//! scheduler that goes by what the gate says. What is measured is simulated; the
-//! cluster is real.
+//! The gate as a whole: nodes that join, fail, are repaired and returned, and a scheduler that
+//! follows the gate's marks. Measurements are simulated; the cluster is real.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,7 +22,7 @@ pub(super) struct Site {
     _nodes: Nodes,
 }
 
-/// What a rack is called, as the value of a label can be.
+/// Name of the rack, valid as the value of a label.
 fn domain(rack: &str) -> &str {
     rack.trim_end_matches('-')
 }
@@ -85,7 +84,6 @@ impl Site {
         fabricgate(self.folder.path(), &words)
     }
 
-    /// The newest run.
     pub(super) fn newest(&self) -> String {
         let runs = fs::read_dir(self.folder.path().join("runs")).expect("runs");
         let mut runs: Vec<PathBuf> = runs.map(|run| run.expect("a run").path()).collect();
@@ -97,7 +95,7 @@ impl Site {
         self.server.node(name).await
     }
 
-    /// Taints of ours: key, value and effect.
+    /// fabricgate's taints: key, value and effect.
     pub(super) async fn taints(&self, name: &str) -> Vec<String> {
         let node = self.node(name).await;
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -115,7 +113,7 @@ impl Site {
         self.taints(name).await.iter().any(|taint| taint.starts_with(DEGRADED))
     }
 
-    /// A pod that asks for GPUs, wherever these labels are.
+    /// A pod that requests GPUs, on nodes with these labels.
     async fn ask_for_gpus(&self, pod: &str, gpus: u32, labels: Value) {
         let container = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"],
             "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}});
@@ -125,7 +123,7 @@ impl Site {
         self.server.create(&format!("/api/v1/namespaces/{}/pods", self.namespace), &pod).await;
     }
 
-    /// Waits until the scheduler says of a pod that it fits nowhere; its words.
+    /// Waits until the scheduler reports that a pod fits on no node; its message.
     async fn refused(&self, pod: &str) -> String {
         let refused = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -140,8 +138,7 @@ impl Site {
 fn condition(node: &Value) -> (String, String) {
     let conditions = node["status"]["conditions"].as_array().expect("conditions");
     let ours = conditions.iter().find(|it| it["type"] == "GpuFabricVerified");
-    let text =
-        |part: &str| ours.and_then(|it| it[part].as_str()).unwrap_or("nothing is said").to_owned();
+    let text = |part: &str| ours.and_then(|it| it[part].as_str()).unwrap_or("absent").to_owned();
     (text("status"), text("reason"))
 }
 
@@ -166,11 +163,11 @@ async fn a_node_that_joins_is_certified_and_then_gets_the_pod_that_waited() {
     }
     assert_eq!((&before["spec"], condition(&before)), (&after["spec"], condition(&after)));
 
-    let told = site.run(&["admit", "--apply"]);
-    told.expect(0);
+    let output = site.run(&["admit", "--apply"]);
+    output.expect(0);
     for name in &site.names {
         let node = site.node(name).await;
-        assert_eq!(site.taints(name).await, [""; 0], "{name}: {told:?}");
+        assert_eq!(site.taints(name).await, [""; 0], "{name}: {output:?}");
         let labels = &node["metadata"]["labels"];
         assert_eq!(labels["fabricgate.io/verdict"], json!("pass"));
         assert_eq!(labels["fabricgate.io/verified-domain"], json!(domain(&site.rack)), "{labels}");
@@ -193,15 +190,15 @@ async fn a_degraded_node_is_kept_from_new_pods_until_two_clean_runs_after_its_re
     site.simulated.rewrite(&scenario(&site.rack, 4, &[&bad]));
     site.run(&["audit"]).expect(3);
     let run = site.newest();
-    // Measured while it was free; a job is on it when the verdict is carried out.
+    // Measured while it was free; a job runs on it when the verdict is applied.
     site.ask_for_gpus("works", 1, hostname.clone()).await;
     site.server.wait_for_phase(&site.namespace, "works", "Running").await;
-    let told = site.run(&["apply", &run, "--apply"]);
-    told.expect(0);
+    let output = site.run(&["apply", &run, "--apply"]);
+    output.expect(0);
     let taints = site.taints(&bad).await;
     assert!(
         taints.len() == 1 && taints[0].starts_with(DEGRADED) && taints[0].ends_with(":NoSchedule"),
-        "{taints:?} {told:?}"
+        "{taints:?} {output:?}"
     );
     let node = site.node(&bad).await;
     let reason = node["metadata"]["annotations"]["fabricgate.io/reason"].as_str();
@@ -212,10 +209,10 @@ async fn a_degraded_node_is_kept_from_new_pods_until_two_clean_runs_after_its_re
         assert_eq!(site.taints(name).await, [""; 0]);
     }
 
-    // The scheduler keeps new pods off, and what ran goes on.
+    // The scheduler keeps new pods off, and running pods continue.
     site.ask_for_gpus("waits", 1, hostname).await;
     let words = site.refused("waits").await;
-    // The only one where it could be; nodes of others may have taints as well.
+    // The only node that fits; nodes of other tests may have taints too.
     let is_so = words.contains("had untolerated taint") && !words.contains("Insufficient");
     assert!(is_so, "{words}");
     let works = format!("/api/v1/namespaces/{}/pods/works", site.namespace);
@@ -231,9 +228,9 @@ async fn a_degraded_node_is_kept_from_new_pods_until_two_clean_runs_after_its_re
     site.simulated.rewrite(&scenario(&site.rack, 4, &[]));
     site.run(&["recertify", &bad, "--with-domain", "--apply"]).expect(0);
     assert_eq!(site.taints(&bad).await, taints, "one clean run is not two");
-    let told = site.run(&["recertify", &bad, "--with-domain", "--apply"]);
-    told.expect(0);
-    assert_eq!(site.taints(&bad).await, [""; 0], "{told:?}");
+    let output = site.run(&["recertify", &bad, "--with-domain", "--apply"]);
+    output.expect(0);
+    assert_eq!(site.taints(&bad).await, [""; 0], "{output:?}");
     let node = site.node(&bad).await;
     assert_eq!(node["metadata"]["annotations"]["fabricgate.io/reason"], Value::Null);
     assert_eq!(node["metadata"]["labels"]["fabricgate.io/verdict"], json!("pass"));
@@ -241,7 +238,7 @@ async fn a_degraded_node_is_kept_from_new_pods_until_two_clean_runs_after_its_re
     site.server.wait_for_phase(&site.namespace, "waits", "Running").await;
 }
 
-/// What an operator has on a node.
+/// An operator's fields on a node.
 fn theirs(node: &Value) -> Value {
     let others = |map: &Value| {
         let map = map.as_object().cloned().unwrap_or_default();
@@ -258,7 +255,7 @@ fn theirs(node: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_an_operator_put_on_nodes_survives_all_of_it() {
+async fn an_operators_fields_on_nodes_survive_every_action() {
     let Some(lab) = lab() else { return };
     let more = json!({"labels": {"ops.example.com/row": "7"},
         "annotations": {"ops.example.com/ticket": "4711"}});
@@ -268,7 +265,7 @@ async fn what_an_operator_put_on_nodes_survives_all_of_it() {
         {"key": "ops.example.com/psu", "value": "swap", "effect": "NoSchedule"}]}});
     site.server.merge(&path(&site.names[4]), &theirs_to_keep).await;
     site.server.merge(&path(&site.names[5]), &json!({"spec": {"unschedulable": true}})).await;
-    // A cordon brings a taint, a moment later.
+    // A cordon adds a taint, a moment later.
     super::lab::wait_for("the cordon's taint", async || {
         let taints = site.node(&site.names[5]).await["spec"]["taints"].to_string();
         if taints.contains("node.kubernetes.io/unschedulable") { Ok(()) } else { Err(taints) }
@@ -280,23 +277,23 @@ async fn what_an_operator_put_on_nodes_survives_all_of_it() {
     }
     let bad = site.names[1].clone();
     site.simulated.rewrite(&scenario(&site.rack, 6, &[&bad]));
-    let told = site.run(&["audit", "--apply"]);
-    assert!(site.is_drained(&bad).await, "{told:?}");
-    // They work on the drained one too: that is no reason to keep it.
+    let output = site.run(&["audit", "--apply"]);
+    assert!(site.is_drained(&bad).await, "{output:?}");
+    // They work on the drained node too: that is not a reason to keep it.
     let also = json!({"metadata": {"annotations": {"ops.example.com/seen": "yes"}}});
     site.server.merge(&path(&bad), &also).await;
     before[1]["annotations"] = theirs(&site.node(&bad).await)["annotations"].clone();
     site.simulated.rewrite(&scenario(&site.rack, 6, &[]));
-    // Two clean runs give it back; a third where the first began too close to the drain
-    // to count as made after it.
-    let mut told = Vec::new();
+    // Two clean runs return it; a third is needed where the first began too soon after the drain
+    // to count.
+    let mut output = Vec::new();
     for _ in 0..3 {
-        told.push(site.run(&["recertify", &bad, "--with-domain", "--apply"]));
+        output.push(site.run(&["recertify", &bad, "--with-domain", "--apply"]));
         if !site.is_drained(&bad).await {
             break;
         }
     }
-    assert!(!site.is_drained(&bad).await, "{told:?}");
+    assert!(!site.is_drained(&bad).await, "{output:?}");
     for (name, before) in site.names.iter().zip(before) {
         assert_eq!(theirs(&site.node(name).await), before, "{name}");
     }
@@ -307,21 +304,21 @@ async fn what_an_operator_put_on_nodes_survives_all_of_it() {
 }
 
 #[tokio::test]
-async fn three_suspects_of_one_rack_freeze_everything_and_taint_nobody() {
+async fn three_suspects_of_one_rack_freeze_the_gate_and_taint_no_node() {
     let Some(lab) = lab() else { return };
     let site = site(&lab, 6, &json!({})).await;
     let bad: Vec<&str> = site.names.iter().step_by(2).map(String::as_str).collect();
     site.simulated.rewrite(&scenario(&site.rack, 6, &bad));
-    let told = site.run(&["audit", "--apply"]);
-    told.expect(6);
+    let output = site.run(&["audit", "--apply"]);
+    output.expect(6);
     for name in &site.names {
-        assert!(!site.is_drained(name).await, "{told:?}");
+        assert!(!site.is_drained(name).await, "{output:?}");
     }
-    assert!(told.stdout.contains("frozen") || told.stderr.contains("frozen"), "{told:?}");
+    assert!(output.stdout.contains("frozen") || output.stderr.contains("frozen"), "{output:?}");
 }
 
 #[tokio::test]
-async fn a_person_who_takes_our_taint_away_is_believed() {
+async fn a_removed_taint_counts_as_an_operators_decision() {
     let Some(lab) = lab() else { return };
     let site = site(&lab, 4, &json!({})).await;
     let bad = site.names[1].clone();
@@ -332,10 +329,10 @@ async fn a_person_who_takes_our_taint_away_is_believed() {
     site.server.merge(&path, &json!({"spec": {"taints": null}})).await;
     let run = site.newest();
     for words in [&["apply", &run, "--apply"][..], &["audit", "--apply"]] {
-        let told = site.run(words);
-        assert!(!site.is_drained(&bad).await, "{words:?}: {told:?}");
+        let output = site.run(words);
+        assert!(!site.is_drained(&bad).await, "{words:?}: {output:?}");
     }
-    // Something worse is another matter: nobody has seen that.
+    // A worse fault is a new matter: no operator has acknowledged it.
     let status = site.run(&["gate", "status"]);
     assert!(status.stdout.contains(&bad), "{status:?}");
 }

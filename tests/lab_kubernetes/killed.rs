@@ -1,6 +1,6 @@
-//! The gate killed in the middle of its work, on a real server: a turn of the
-//! library at every question that it asks, before it is heard, as an orphan's,
-//! and after it was answered.
+//! The gate killed in the middle of its work, on a real server: a turn of the library at every
+//! request, before the server receives it, while it is processed without the client, and after
+//! its answer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,19 +23,19 @@ use super::turns::{
     turn,
 };
 
-/// The folder of a turn that another process of these tests takes.
+/// The folder of a turn that runs in another process of these tests.
 const CHILD: &str = "FABRICGATE_LAB_KILLED";
 
-/// Where this is set, every step is tried in all three ways.
+/// If set, every step is tested in all three ways.
 const EVERY_WAY: &str = "FABRICGATE_LAB_EVERY_WAY";
 
-/// Attempts at once.
+/// Concurrent attempts.
 const AT_ONCE: usize = 4;
 
-/// So that nodes of one attempt are no other's.
+/// Number that makes names of nodes unique per attempt.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// The process that is killed: one turn over what it finds in its folder.
+/// The process that is killed: one turn over the content of its folder.
 #[test]
 fn the_turn_that_is_killed() {
     let Ok(folder) = std::env::var(CHILD) else { return };
@@ -49,16 +49,15 @@ fn the_turn_that_is_killed() {
     fs::write(folder.join("records.json"), text).expect("written");
 }
 
-/// Where a turn is killed.
+/// The point at which a turn is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kill {
-    /// Nowhere.
     Never,
-    /// When it asks this, which nobody then hears.
+    /// At this request, which the server never receives.
     Before(usize),
-    /// When it asks this, which is done without us.
+    /// At this request, which the server still processes.
     Orphan(usize),
-    /// When this was done and nobody has seen its answer.
+    /// After this request, before its answer arrives.
     After(usize),
 }
 
@@ -74,8 +73,7 @@ struct Killed {
     folder: tempfile::TempDir,
     proxy: Proxy,
     admin: Admin,
-    /// Two to be drained, one to be certified, one to be given back, one that
-    /// nobody means.
+    /// Two to drain, one to certify, one to return, one outside the plan.
     names: Vec<String>,
 }
 
@@ -102,7 +100,7 @@ impl Killed {
         Self { folder, proxy, admin, names }
     }
 
-    /// A turn of its own; whether it came to its end, and what it asked.
+    /// One turn; true if it completed, and its requests.
     fn turn(&self, kill: Kill) -> (bool, Vec<Call>) {
         let here = self.folder.path().to_owned();
         let _ = fs::remove_file(here.join("records.json"));
@@ -141,8 +139,7 @@ impl Killed {
     }
 }
 
-/// Each node is untouched, or marked and in the journal, and nothing of others
-/// was touched on any.
+/// Each node is untouched, or marked and in the journal, and no foreign field was changed.
 fn accounted(killed: &Killed, before: &BTreeMap<String, Value>, kill: Kill) {
     let ledger = killed.ledger();
     for (name, node) in killed.nodes() {
@@ -155,38 +152,38 @@ fn accounted(killed: &Killed, before: &BTreeMap<String, Value>, kill: Kill) {
     }
 }
 
-/// Kills a turn at one place and lets the next ones go on; whether it was killed,
-/// and how much it asked.
+/// Kills a turn at one point and lets the next ones complete; true if it was killed, and the
+/// number of its requests.
 fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
     let killed = Killed::new(kubeconfig);
     let before = killed.nodes();
     let [bad, worse, good, better, other] = &killed.names[..] else { panic!("five nodes") };
     let (ended, calls) = killed.turn(kill);
-    let mut heard = killed.proxy.heard();
+    let mut received = killed.proxy.heard();
     accounted(&killed, &before, kill);
     let (ended_now, _) = killed.turn(Kill::Never);
     assert!(ended_now, "{kill:?}");
-    heard.extend(killed.proxy.heard());
+    received.extend(killed.proxy.heard());
     accounted(&killed, &before, kill);
 
     let (after, ledger) = (killed.nodes(), killed.ledger());
     assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), [bad.as_str(), worse.as_str()], "{kill:?}");
-    // One of before, two of now, and what the killed turn may have told.
+    // One of before, two of now, and possibly one that the killed turn sent.
     assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);
     for name in [bad, worse] {
         let written = &ledger.drains[&name.as_str().into()].action.reason;
         assert_eq!(drained(&after[name]).as_ref(), Some(written), "{kill:?}: {name}");
-        let drains = heard.iter().filter(|it| it.is_of(name) && it.is_patch());
+        let drains = received.iter().filter(|it| it.is_of(name) && it.is_patch());
         let drains = drains.filter(|it| it.body.contains("NoSchedule")).count();
-        assert_eq!(drains, 1, "{kill:?}: {name} was told to drain {drains} times");
+        assert_eq!(drains, 1, "{kill:?}: {name} got {drains} drains");
     }
     assert_eq!(drained(&after[better]), None, "{kill:?}");
     assert_eq!(said(&after[other]), said(&before[other]), "{kill:?}");
     let certified = &after[good]["metadata"]["labels"]["fabricgate.io/verdict"];
     assert_eq!(certified, "pass", "{kill:?}: {}", after[good]);
 
-    // Another turn changes nothing, and writes down that it was there.
+    // Another turn changes nothing, and records that it ran.
     let lines = ledger.lines;
     let (ended_again, calls_again) = killed.turn(Kill::Never);
     assert!(ended_again, "{kill:?}");
@@ -211,13 +208,13 @@ fn a_turn_that_is_killed_at_any_question_leaves_nothing_half_done() {
         let ways = if every { &all_ways[..] } else { &all_ways[at % 3..][..1] };
         ways.to_vec()
     });
-    // Each has nodes and a folder of its own, and waits most of its time.
+    // Each has its own nodes and folder, and waits most of its time.
     let kills = Mutex::new(kills);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 loop {
-                    let next = kills.lock().expect("nobody panics here").next();
+                    let next = kills.lock().expect("no thread panics here").next();
                     let Some(kill) = next else { return };
                     let (was_killed, _) = killed_at(&kubeconfig, kill);
                     assert!(was_killed, "{kill:?}");

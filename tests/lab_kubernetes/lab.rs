@@ -1,8 +1,8 @@
-//! The laboratory as tests see it: one cluster for all of them, in which each
-//! has nodes and a namespace of its own.
+//! The lab as tests see it: one cluster for all of them, in which each has its own nodes and
+//! namespace.
 //!
-//! A test that leaves something behind, or looks at what is not its own, breaks
-//! others. What is waited for is waited for long: this machine may be busy.
+//! A test that leaves objects behind, or inspects foreign ones, breaks others. Waits have long
+//! limits: this machine may be busy.
 
 #![allow(dead_code, reason = "one harness for all tests; not all need all of it")]
 
@@ -25,21 +25,20 @@ use kube::core::params::{DeleteParams, Patch};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-/// The kubeconfig of its administrator.
 const KUBECONFIG: &str = "FABRICGATE_LAB_KUBERNETES";
-/// The program under test, where it is not the one built with these tests.
+/// The program under test, by default the one built with these tests.
 const BINARY: &str = "FABRICGATE_LAB_BINARY";
-/// How long something may take to show.
+/// Time within which a change must be visible.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often it is looked at.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(150);
 
 /// Tests share the cluster, its scheduler and its audit log.
 static TURN: Mutex<()> = Mutex::new(());
-/// So that names of one test are no other's.
+/// Number that makes names unique per test.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
-/// The laboratory's folder: a kubeconfig for each user, logs, the test node.
+/// The lab's folder: a kubeconfig for each user, logs, the test node.
 pub(super) struct Lab {
     pub(super) folder: PathBuf,
     turn: Option<MutexGuard<'static, ()>>,
@@ -47,11 +46,11 @@ pub(super) struct Lab {
     own: Option<tempfile::TempDir>,
 }
 
-/// The laboratory, or nothing where there is none, which is printed.
-#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
+/// The lab, or `None` where it is missing, which is printed.
+#[expect(clippy::print_stdout, reason = "a test that checks nothing reports it")]
 pub(super) fn lab() -> Option<Lab> {
     let Some(kubeconfig) = std::env::var_os(KUBECONFIG) else {
-        println!("SKIPPED: there is no Kubernetes to ask, `ci/lab-kubernetes test` starts one");
+        println!("SKIPPED: no Kubernetes to query, `ci/lab-kubernetes test` starts one");
         return None;
     };
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -59,16 +58,15 @@ pub(super) fn lab() -> Option<Lab> {
     Some(Lab { folder, turn: Some(turn), own: None })
 }
 
-/// A laboratory of a test's own, beside the one of all: `variables` are of
-/// `ci/lab-kubernetes`.
+/// A lab of one test, next to the shared one: `variables` are of `ci/lab-kubernetes`.
 pub(super) fn own_lab(variables: &[(&str, &str)]) -> Option<Lab> {
     let turn = lab()?.turn.take();
     let own = tempfile::tempdir().expect("a folder");
     let mut command = command(&script());
     let started = command.arg("up").arg(own.path()).envs(variables.iter().copied()).output();
     let started = started.expect("ci/lab-kubernetes");
-    let said = String::from_utf8_lossy(&started.stderr).into_owned();
-    assert!(started.status.success(), "{said}{}", String::from_utf8_lossy(&started.stdout));
+    let stderr = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert!(started.status.success(), "{stderr}{}", String::from_utf8_lossy(&started.stdout));
     Some(Lab { folder: own.path().to_owned(), turn, own: Some(own) })
 }
 
@@ -76,17 +74,16 @@ fn script() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/ci/lab-kubernetes").to_owned()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn command(program: &str) -> Command {
     Command::new(program)
 }
 
-/// The program under test.
 pub(super) fn binary() -> String {
     std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned())
 }
 
-/// What the program said.
+/// Result of the program.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) code: Option<i32>,
@@ -95,15 +92,14 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Fails with all it said where it ended with another code.
+    /// Fails with its output if it ended with another code.
     pub(super) fn expect(&self, code: i32) -> &Told {
         assert_eq!(self.code, Some(code), "{}\n{}", self.stdout, self.stderr);
         self
     }
 }
 
-/// Runs the program in a folder. No cluster is known to it but by what it is
-/// told.
+/// Runs the program in a folder. It knows a cluster only by its arguments and files.
 pub(super) fn fabricgate(folder: &Path, words: &[&str]) -> Told {
     let mut command = command(&binary());
     command.args(words).current_dir(folder).env_remove("KUBECONFIG").env("HOME", folder);
@@ -112,13 +108,12 @@ pub(super) fn fabricgate(folder: &Path, words: &[&str]) -> Told {
     Told { code: ended.status.code(), stdout: text(ended.stdout), stderr: text(ended.stderr) }
 }
 
-/// Waits until `look` gives something; where it never does, says what was seen
-/// last.
+/// Waits until `look` returns a value; at the time limit it fails with the last observation.
 pub(super) async fn wait_for<T>(what: &str, look: impl AsyncFnMut() -> Result<T, String>) -> T {
     wait_within(PATIENCE, what, look).await
 }
 
-/// The same, within another time.
+/// The same with another limit.
 pub(super) async fn wait_within<T>(
     limit: Duration,
     what: &str,
@@ -142,14 +137,13 @@ impl Lab {
         self.folder.join(format!("{user}.kubeconfig"))
     }
 
-    /// The way to it, as the library is told.
+    /// The library's client configuration.
     pub(super) fn asks_as(&self, user: &str) -> KubernetesClientConfig {
         let kubeconfig = Some(self.kubeconfig(user));
         KubernetesClientConfig { kubeconfig, context: None, limit: Duration::from_secs(30) }
     }
 
-    /// A name that no other test has, also not of an earlier run against the same
-    /// cluster, to begin others with.
+    /// A name prefix that no other test has, also not an earlier run against the same cluster.
     pub(super) fn name(&self, word: &str) -> String {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         format!("{word}-{:x}x{number}", std::process::id())
@@ -172,8 +166,7 @@ impl Lab {
         name
     }
 
-    /// A kubeconfig with a token of a service account, which is made where it is
-    /// not there.
+    /// A kubeconfig with a token of a service account, which is created if missing.
     pub(super) async fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
         let server = self.admin().await;
         let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
@@ -192,14 +185,14 @@ impl Lab {
         path
     }
 
-    /// What the server noted of who asked it for what, since it was started.
+    /// The server's audit log of requests since its start.
     pub(super) fn audit(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.join("audit.jsonl")).expect("the audit log");
-        // The last line may be half written.
+        // The last line may be incomplete.
         log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Starts a test node. It and what it runs end with the value.
+    /// Starts a test node. It ends with the value, and so do its processes.
     pub(super) fn nodes(&self) -> Nodes {
         let bin = Path::new(&binary()).parent().expect("a folder").to_owned();
         let log =
@@ -239,8 +232,8 @@ impl Drop for Lab {
     }
 }
 
-/// Nodes that run pods as processes of this machine, played by one process. What
-/// it knows is told in `ci/lab-kubernetes.d/node/main.go`.
+/// Nodes that run pods as processes of this machine, simulated by one process.
+/// `ci/lab-kubernetes.d/node/main.go` documents its commands.
 pub(super) struct Nodes {
     child: Child,
     orders: Option<ChildStdin>,
@@ -249,7 +242,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Tells it something, and what it answers; where that is a refusal, fails.
+    /// Sends it a command and returns its answer; fails at a refusal.
     pub(super) fn order(&mut self, order: &Value) -> Value {
         let answer = self.ask(order);
         assert_eq!(answer["ok"], json!(true), "{order}: {answer}");
@@ -271,8 +264,8 @@ impl Nodes {
         answer
     }
 
-    /// Adds a rack: nodes `{prefix}01` and on, with 4 GPUs and a clique of the
-    /// prefix. What `more` says besides is of all of them.
+    /// Adds a rack: nodes `{prefix}01` and on, with 4 GPUs and a clique of the prefix. `more`
+    /// adds fields to all of them.
     pub(super) fn rack(&mut self, prefix: &str, count: usize, more: &Value) -> Vec<String> {
         let names: Vec<String> = (1..=count).map(|number| format!("{prefix}{number:02}")).collect();
         for name in &names {
@@ -289,19 +282,18 @@ impl Nodes {
         names
     }
 
-    /// Reboots a node: what ran there is dead, and its boot ID is another, also to
-    /// what runs there from then on.
+    /// Reboots a node: its processes end, and it has a new boot ID, also for later processes.
     pub(super) fn reboot(&mut self, name: &str) -> String {
         let answer = self.order(&json!({"do": "reboot", "node": {"name": name}}));
         answer["boot"].as_str().expect("a boot").to_owned()
     }
 
-    /// Whether a node says that it is ready.
+    /// True if a node reports ready.
     pub(super) fn set_ready(&mut self, name: &str, ready: bool) {
         self.order(&json!({"do": "set", "node": {"name": name, "ready": ready}}));
     }
 
-    /// Takes a node away, with its object.
+    /// Removes a node, with its object.
     pub(super) fn remove(&mut self, name: &str) {
         self.order(&json!({"do": "remove", "node": {"name": name}}));
         self.names.retain(|known| known != name);
@@ -313,8 +305,7 @@ impl Nodes {
         answer["pods"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Ends it as a machine without power does: its nodes fall silent, and their
-    /// objects stay.
+    /// Ends it as a machine without power does: its nodes fall silent, and their objects stay.
     pub(super) fn unplug(mut self) {
         self.names.clear();
     }
@@ -324,7 +315,7 @@ impl Drop for Nodes {
     fn drop(&mut self) {
         for name in std::mem::take(&mut self.names) {
             let orders = self.orders.as_mut().expect("the test node runs");
-            // Nothing can be done about it where the server is gone.
+            // The error has no remedy where the server is gone.
             let _ = writeln!(orders, "{}", json!({"do": "remove", "node": {"name": name}}));
             let _ = self.answers.read_line(&mut String::new());
         }
@@ -333,7 +324,6 @@ impl Drop for Nodes {
     }
 }
 
-/// The clique of a rack of this name.
 pub(super) fn clique(rack: &str) -> String {
     let hash = rack.bytes().fold(7u64, |hash, byte| {
         hash.wrapping_mul(31).wrapping_add(u64::from(byte)) & 0xffff_ffff_ffff
@@ -364,7 +354,7 @@ impl Server {
         self.try_create_by("lab", path, object).await
     }
 
-    /// Creates an object under another name than ours.
+    /// Creates an object with a given field manager.
     pub(super) async fn try_create_by(
         &self,
         manager: &str,
@@ -376,7 +366,7 @@ impl Server {
         self.0.request(Request::new(path).create(&by, body).expect("a request")).await
     }
 
-    /// The object, or nothing where it is not there.
+    /// The object, or `None` where it does not exist.
     pub(super) async fn get(&self, path: &str) -> Option<Value> {
         let (parent, name) = path.rsplit_once('/').expect("a path");
         let request = Request::new(parent).get(name, &kube::api::GetParams::default());
@@ -404,18 +394,17 @@ impl Server {
         self.try_patch(path, &Patch::Merge(patch), None).await
     }
 
-    /// A patch of the status: strategic, so that conditions of others stay.
+    /// A patch of the status: strategic, so that foreign conditions stay.
     pub(super) async fn status(&self, path: &str, status: &Value) -> Value {
         self.patch(path, &Patch::Strategic(json!({"status": status})), Some("status")).await
     }
 
-    /// A strategic patch of the status as it was sent, which may be refused.
+    /// A strategic patch of the status as given, which may be refused.
     pub(super) async fn try_status(&self, path: &str, patch: &Value) -> Result<Value, kube::Error> {
         self.try_patch(path, &Patch::Strategic(patch), Some("status")).await
     }
 
-    /// The same by a merge patch, which is all that definitions of others take:
-    /// lists are replaced.
+    /// The same by a merge patch, the only kind for custom resources: lists are replaced.
     pub(super) async fn merge_status(&self, path: &str, status: &Value) -> Value {
         self.patch(path, &Patch::Merge(json!({"status": status})), Some("status")).await
     }
@@ -445,7 +434,7 @@ impl Server {
         self.0.request(request.expect("a request")).await
     }
 
-    /// Deletes an object, and does not mind where it is not there.
+    /// Deletes an object; a missing one is not an error.
     pub(super) async fn delete(&self, path: &str) {
         let (parent, name) = path.rsplit_once('/').expect("a path");
         let request = Request::new(parent).delete(name, &DeleteParams::default());
@@ -457,12 +446,11 @@ impl Server {
         }
     }
 
-    /// A node as it is now.
     pub(super) async fn node(&self, name: &str) -> Value {
         self.get(&format!("/api/v1/nodes/{name}")).await.unwrap_or_else(|| panic!("no node {name}"))
     }
 
-    /// Waits until nodes take pods: ready, and without the taint of new ones.
+    /// Waits until nodes accept pods: ready, and without the taint of new ones.
     pub(super) async fn wait_until_ready(&self, names: &[String]) {
         for name in names {
             wait_for(&format!("node {name} is ready"), async || {
@@ -477,7 +465,7 @@ impl Server {
         }
     }
 
-    /// Waits until a pod's status is as wanted; the pod then.
+    /// Waits until a pod's status is as expected; the pod then.
     pub(super) async fn wait_for_pod(
         &self,
         namespace: &str,
@@ -499,7 +487,6 @@ impl Server {
         self.wait_for_pod(namespace, name, phase, |pod| pod["status"]["phase"] == phase).await
     }
 
-    /// Waits until an object is gone.
     pub(super) async fn wait_until_gone(&self, path: &str) {
         wait_for(&format!("{path} is gone"), async || match self.get(path).await {
             None => Ok(()),
@@ -509,9 +496,9 @@ impl Server {
     }
 }
 
-/// A simulated fabric on nodes of the lab: a scenario whose nodes have the names
-/// of the cluster's, and the simulated tools. It can be rewritten while it is in
-/// use, which is how a repair comes about.
+/// A simulated fabric on nodes of the lab: a scenario whose nodes have the names of the
+/// cluster's, and the simulated tools. A test simulates a repair by rewriting it while it is in
+/// use.
 pub(super) struct Simulated(tempfile::TempDir);
 
 impl Simulated {
@@ -524,7 +511,7 @@ impl Simulated {
         }
         let simulated = Simulated(folder);
         simulated.rewrite(scenario);
-        // Every pod of the lab is told its node, whoever made it.
+        // Every pod of the lab receives its node's name, from any creator.
         let script = format!(
             "#!/bin/sh\n\
              export FABRICGATE_SIM={} FABRICGATE_SIM_NODE=$FABRICGATE_LAB_NODE\n\
@@ -540,7 +527,7 @@ impl Simulated {
         simulated
     }
 
-    /// Replaces the scenario, whole.
+    /// Replaces the whole scenario.
     pub(super) fn rewrite(&self, scenario: &str) {
         let new = self.0.path().join("scenario.new");
         fs::write(&new, scenario).expect("written");
@@ -551,13 +538,13 @@ impl Simulated {
         self.0.path().join("scenario.toml")
     }
 
-    /// What stands for fabricgate in a pod: the program with the scenario, the
-    /// node's name and the simulated tools around it.
+    /// The stand-in for fabricgate in a pod: the program with the scenario, the node's name and
+    /// the simulated tools around it.
     pub(super) fn worker(&self) -> PathBuf {
         self.0.path().join("fabricgate")
     }
 
-    /// The same as the environment of a container, for pods that tests make.
+    /// The same as the environment of a container, for pods that tests create.
     pub(super) fn environment(&self) -> Value {
         let tools = self.0.path().join("tools").display().to_string();
         let path = std::env::var("PATH").expect("a PATH");

@@ -1,7 +1,7 @@
-//! A real Kubernetes, asked and changed by the library and by the program.
+//! A real Kubernetes, read and changed by the library and by the program.
 //!
-//! `ci/lab-kubernetes test` starts one and names it in a variable; without it
-//! these tests say so and check nothing.
+//! `ci/lab-kubernetes test` starts one and names it in a variable; without it these tests print
+//! that they are skipped and check nothing.
 
 mod carry;
 mod changes;

@@ -1,7 +1,7 @@
-//! What others do to a node while the gate changes it: other gates, writers that
-//! never rest, and what happens between the reading and the write.
+//! Concurrent changes to a node while the gate changes it: other gates, writers that never rest,
+//! and events between the reading and the write.
 //!
-//! The latter is done in the fence, which is asked right before every write.
+//! The latter run in the fence, which is checked right before every write.
 
 use super::changes::{
     NODES, OURS, add_plain, certify, drain, gate, named, one, own_condition, plain_node, read,
@@ -33,7 +33,7 @@ fn drain_by(gate: &str) -> NodeUpdate {
 }
 
 #[tokio::test]
-async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its_drain() {
+async fn the_second_of_two_gates_with_the_same_reason_learns_that_the_drain_is_not_its_own() {
     let Some(lab) = lab() else { return };
     let (server, gate) = (lab.admin().await, gate(&lab));
     let names = ["chg-twice".to_owned()];
@@ -42,7 +42,7 @@ async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its
     let first = gate.update_nodes_if_unchanged(&nodes, &drain_by("one"), &seen).await;
     assert_eq!(first, Ok(()));
     let before = version(&server.node("chg-twice").await);
-    // The same reason to the letter: only who wrote it is another.
+    // The same reason to the letter: only its author differs.
     let second = gate.update_nodes_if_unchanged(&nodes, &drain_by("two"), &seen).await;
     let error = second.expect_err("it is another's");
     assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
@@ -64,10 +64,10 @@ async fn a_condition_that_arrives_after_a_later_one_is_refused() {
     let name = "chg-late";
     add_plain(&server, &[name.to_owned()]).await;
     let nodes = [NodeName::from(name)];
-    // What is sent for the first is kept, as if it were still on its way.
+    // The first gate's request is kept, as if it were still in flight.
     gate.update_nodes(&nodes, &certify("the first")).await.expect("written");
-    let heard = proxy.heard();
-    let first = heard.iter().find(|call| call.is_status()).expect("one");
+    let calls = proxy.heard();
+    let first = calls.iter().find(|call| call.is_status()).expect("one");
     let late: Value = serde_json::from_str(&first.body).expect("JSON");
     gate.update_nodes(&nodes, &certify("the second")).await.expect("written");
     let error = server.try_status(&format!("{NODES}/{name}"), &late).await.expect_err("too late");
@@ -77,7 +77,7 @@ async fn a_condition_that_arrives_after_a_later_one_is_refused() {
     remove(&server, &[name.to_owned()]).await;
 }
 
-/// Writes a taint of its own again and again, as careful writers do.
+/// Writes its own taint repeatedly, as careful writers do.
 async fn hammer(client: Client, path: String, key: String, times: usize) -> (usize, usize) {
     let server = Server(client);
     let (mut written, mut conflicts) = (0, 0);
@@ -131,8 +131,8 @@ async fn eight_writers_of_one_nodes_taints_lose_nothing_and_neither_do_we() {
         assert_eq!(written, 40);
         conflicts += met;
     }
-    println!("{changes} changes of ours among 320 of others, who met {conflicts} conflicts");
-    assert!(0 < conflicts, "nobody met anybody: this was no storm");
+    println!("{changes} changes of the gate among 320 of others, which met {conflicts} conflicts");
+    assert!(0 < conflicts, "no conflicts: the writers did not overlap");
     let node = server.node(name).await;
     let taints = node["spec"]["taints"].as_array().expect("taints");
     let last = taints.iter().map(|it| (it["key"].as_str().expect("a key"), it["value"].as_str()));
@@ -143,26 +143,26 @@ async fn eight_writers_of_one_nodes_taints_lose_nothing_and_neither_do_we() {
     remove(&server, &[name.to_owned()]).await;
 }
 
-/// What somebody does right before we write.
+/// An event right before the write.
 #[derive(Clone, Debug)]
 enum Deed {
     Nothing,
-    /// The node is taken away.
+    /// The node is deleted.
     Delete,
-    /// It is taken away, and another of its name comes.
+    /// The node is deleted, and another one with its name is created.
     Replace,
     Cordon,
-    /// A condition of somebody else, as every kubelet writes.
+    /// A foreign condition, as every kubelet writes.
     Heartbeat,
     /// Another gate drains it.
     Drain,
-    /// Somebody takes a taint of another key away and adds one.
+    /// A client removes a foreign taint and adds another.
     Retaint,
     /// The right to write is lost.
     Forbid,
 }
 
-/// A fence that does these things, one each time it is asked.
+/// A fence that performs these events, one at each check.
 #[derive(Debug)]
 struct Meanwhile {
     lab: control::sources::kubernetes::KubernetesClientConfig,
@@ -224,7 +224,7 @@ impl WriteFence for Meanwhile {
     }
 }
 
-/// Drains and certifies a node as it was seen, while these things happen to it.
+/// Drains and certifies a node as it was read, while these events happen to it.
 async fn meanwhile(lab: &Lab, server: &Server, name: &str, deeds: &[Deed]) -> Case {
     add_plain(server, &[name.to_owned()]).await;
     let fence = Arc::new(Meanwhile {
@@ -238,26 +238,26 @@ async fn meanwhile(lab: &Lab, server: &Server, name: &str, deeds: &[Deed]) -> Ca
     let seen = gate.read_nodes(&nodes).await.expect("an answer");
     let kubernetes = certify("a").kubernetes;
     let change = NodeUpdate { kubernetes, ..drain() };
-    let said = gate.update_nodes_if_unchanged(&nodes, &change, &seen).await;
+    let answer = gate.update_nodes_if_unchanged(&nodes, &change, &seen).await;
     let asked = *fence.asked.lock().expect("a count");
-    Case { said, asked, node: server.get(&format!("{NODES}/{name}")).await }
+    Case { answer, asked, node: server.get(&format!("{NODES}/{name}")).await }
 }
 
 #[derive(Debug)]
 struct Case {
-    said: Result<(), SchedulerError>,
+    answer: Result<(), SchedulerError>,
     asked: usize,
     node: Option<Value>,
 }
 
 impl Case {
     fn refused(&self, kind: SourceProblemKind, words: &str) {
-        let error = self.said.as_ref().expect_err("refused");
+        let error = self.answer.as_ref().expect_err("refused");
         assert_eq!(error.kind, kind, "{error}");
         assert!(error.message.contains(words), "{error}");
     }
 
-    /// Whether anything of ours is on the node.
+    /// True if the node carries any of fabricgate's fields.
     fn is_written(&self) -> bool {
         let node = self.node.as_ref().expect("a node");
         let kept = json!([
@@ -270,13 +270,13 @@ impl Case {
 }
 
 #[tokio::test]
-async fn what_becomes_of_a_node_between_reading_and_writing_decides() {
+async fn a_change_of_a_node_between_reading_and_writing_decides() {
     let Some(lab) = lab() else { return };
     let server = lab.admin().await;
     use SourceProblemKind::*;
 
     let calm = meanwhile(&lab, &server, "chm-calm", &[]).await;
-    calm.said.clone().expect("written");
+    calm.answer.clone().expect("written");
     assert_eq!((calm.asked, calm.is_written()), (2, true), "metadata, then the condition");
 
     let gone = meanwhile(&lab, &server, "chm-gone", &[Deed::Delete]).await;
@@ -307,7 +307,7 @@ async fn what_becomes_of_a_node_between_reading_and_writing_decides() {
 
     let beats = [Deed::Heartbeat, Deed::Heartbeat, Deed::Retaint];
     let beaten = meanwhile(&lab, &server, "chm-beat", &beats).await;
-    beaten.said.clone().expect("written");
+    beaten.answer.clone().expect("written");
     assert_eq!(beaten.asked, 5, "three conflicts, then both patches");
     let taints = beaten.node.as_ref().expect("a node")["spec"]["taints"].clone();
     let keys: Vec<&str> =
@@ -358,7 +358,7 @@ async fn a_node_that_became_another_since_it_was_read_is_not_written() {
 }
 
 #[tokio::test]
-async fn many_nodes_are_read_and_written_at_once() {
+async fn many_nodes_are_read_and_written_concurrently() {
     let Some(lab) = lab() else { return };
     let (server, gate) = (lab.admin().await, gate(&lab));
     let names: Vec<String> = (0..60).map(|it| format!("chw-{it:02}")).collect();

@@ -1,6 +1,6 @@
-//! The test node itself: what it does with pods is what a kubelet would, as far
-//! as fabricgate depends on it. Commands in pods run over real websockets,
-//! through the API server and the streaming code of Kubernetes.
+//! The test node itself: it treats pods as a kubelet would, as far as fabricgate depends on it.
+//! Commands in pods run over real websockets, through the API server and the streaming code of
+//! Kubernetes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::lab::{Lab, Nodes, Server, lab, wait_for};
 
-/// A rack, a namespace and the server.
 struct Site {
     server: Server,
     namespace: String,
@@ -36,7 +35,7 @@ impl Site {
         format!("/api/v1/namespaces/{}/pods", self.namespace)
     }
 
-    /// A pod on the first of our nodes that runs words of a shell.
+    /// A pod on the first node that runs a shell command.
     async fn pod(&self, name: &str, words: &str, more: &Value) -> String {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {"nodeName": self.names[0], "restartPolicy": "Never",
@@ -72,7 +71,7 @@ fn gpus(count: u32) -> Value {
     json!({"limits": {"nvidia.com/gpu": count.to_string()}})
 }
 
-/// Runs a command in a pod, with something to read; its streams and its code.
+/// Runs a command in a pod, with input; its streams and its code.
 async fn exec(pods: &Api<Pod>, pod: &str, words: &str, input: Vec<u8>) -> (Vec<u8>, String, i32) {
     let how = AttachParams::default().stdin(true).stdout(true).stderr(true);
     let mut running = pods.exec(pod, ["sh", "-c", words], &how).await.expect("an exec");
@@ -82,15 +81,15 @@ async fn exec(pods: &Api<Pod>, pod: &str, words: &str, input: Vec<u8>) -> (Vec<u
         running.stderr().expect("stderr"),
     );
     let ended = running.take_status().expect("a status");
-    let (mut out, mut told) = (Vec::new(), String::new());
+    let (mut out, mut err) = (Vec::new(), String::new());
     let write = async {
         stdin.write_all(&input).await.expect("it reads");
         stdin.shutdown().await.expect("a closed stream");
     };
-    let (_, read, said) =
-        tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_string(&mut told));
-    read.expect("what it wrote");
-    said.expect("what it said");
+    let (_, read, written) =
+        tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_string(&mut err));
+    read.expect("its stdout");
+    written.expect("its stderr");
     let status = ended.await.expect("a status");
     running.join().await.expect("a clean end");
     let code = match status.status.as_deref() {
@@ -101,26 +100,26 @@ async fn exec(pods: &Api<Pod>, pod: &str, words: &str, input: Vec<u8>) -> (Vec<u
             code.unwrap_or_else(|| panic!("{status:?}"))
         }
     };
-    (out, told, code)
+    (out, err, code)
 }
 
 #[tokio::test]
 async fn commands_run_in_pods_over_websockets_of_both_kinds() {
     let Some(lab) = lab() else { return };
-    // Those before 1.36 have theirs translated by the API server.
+    // For kubelets before 1.36 the API server translates.
     for old in [false, true] {
         let site = site(&lab, 1, &json!({"old_kubelet": old})).await;
         site.pod("busy", "sleep 600", &json!({})).await;
         site.phase("busy", "Running").await;
         let pods = site.api();
-        let said = exec(&pods, "busy", "cat; echo oops >&2; exit 7", b"hello".to_vec()).await;
-        assert_eq!(said, (b"hello".to_vec(), "oops\n".to_owned(), 7), "old: {old}");
+        let output = exec(&pods, "busy", "cat; echo oops >&2; exit 7", b"hello".to_vec()).await;
+        assert_eq!(output, (b"hello".to_vec(), "oops\n".to_owned(), 7), "old: {old}");
 
         let noise: Vec<u8> =
             (0..1_u32 << 20).map(|at| at.wrapping_mul(31).to_le_bytes()[1]).collect();
-        let (out, told, code) = exec(&pods, "busy", "cat", noise.clone()).await;
+        let (out, err, code) = exec(&pods, "busy", "cat", noise.clone()).await;
         assert!(out == noise, "{} of {} bytes came back", out.len(), noise.len());
-        assert_eq!((told.as_str(), code), ("", 0));
+        assert_eq!((err.as_str(), code), ("", 0));
 
         let mut many = JoinSet::new();
         for number in 0..24 {
@@ -159,7 +158,7 @@ async fn a_pod_is_a_process_of_its_node_with_its_name_address_and_gpus() {
     let log = site.api().logs("well", &LogParams::default()).await.expect("a log");
     assert_eq!(log, format!("well on {} at {address}\n", site.names[1]));
 
-    // Four GPUs are not six, whoever binds pods to the node.
+    // Four GPUs are not six, regardless of the pods' scheduler.
     site.pod("first", "sleep 600", &json!({})).await;
     let mut hungry = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"]});
     hungry["resources"] = gpus(3);
@@ -170,7 +169,7 @@ async fn a_pod_is_a_process_of_its_node_with_its_name_address_and_gpus() {
     let refused = site.phase("third", "Failed").await;
     assert_eq!(refused["status"]["reason"], json!("OutOfnvidia.com/gpu"));
 
-    // A reboot ends what ran, and is seen.
+    // A reboot ends the running processes, and is visible.
     let before = site.server.node(&site.names[0]).await["status"]["nodeInfo"]["bootID"].clone();
     let boot = site.nodes.reboot(&site.names[0]);
     assert_ne!(before, json!(boot));
@@ -206,8 +205,8 @@ async fn pods_wait_fail_expire_and_end_as_on_a_real_node() {
     let late = site.phase("late", "Failed").await;
     assert_eq!(late["status"]["reason"], json!("DeadlineExceeded"));
 
-    // Deaf to SIGTERM, with a child in a session of its own: both are gone when
-    // the grace period is over.
+    // Ignores SIGTERM, with a child in its own session: both are gone when the grace period is
+    // over.
     let words = "trap '' TERM; setsid sleep 600 & while :; do sleep 1; done";
     site.pod("deaf", words, &json!({})).await;
     site.phase("deaf", "Running").await;
@@ -219,7 +218,7 @@ async fn pods_wait_fail_expire_and_end_as_on_a_real_node() {
     assert_eq!(site.nodes.pods(), [] as [Value; 0]);
     assert_eq!(marked(&lab), 1, "the test node is all that is left");
 
-    // What has no process any more is told so, and what is without power is not.
+    // A command in an ended pod gets an error; one in a node without power gets no answer.
     site.pod("orphan", "sleep 600", &json!({})).await;
     site.phase("orphan", "Running").await;
     let Site { server, namespace, names, nodes } = site;
@@ -311,7 +310,7 @@ async fn a_compute_domain_labels_the_nodes_of_its_pods_until_it_goes() {
     let refused = site.server.try_merge(&path, &changed).await.expect_err("it is immutable");
     assert!(refused.to_string().contains("immutable"), "{refused}");
 
-    // Taken away under running pods, it takes them with it.
+    // A node that is removed under running pods takes them with it.
     site.server.delete(&path).await;
     site.server.wait_until_gone(&path).await;
     for name in &site.names {
@@ -321,7 +320,7 @@ async fn a_compute_domain_labels_the_nodes_of_its_pods_until_it_goes() {
 }
 
 #[tokio::test]
-async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
+async fn pods_have_volumes_and_a_private_token() {
     let Some(lab) = lab() else { return };
     let site = site(&lab, 1, &json!({})).await;
     let maps = format!("/api/v1/namespaces/{}/configmaps", site.namespace);

@@ -1,5 +1,5 @@
-//! A server that hangs, or is killed and started again, in the middle of a turn:
-//! a cluster of these tests' own.
+//! A server that hangs, or is killed and restarted, in the middle of a turn: a cluster for these
+//! tests alone.
 
 use std::fs;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use super::lab;
 use super::proxy::{Proxy, Weather};
 use super::turns::{Admin, action, drained, foreign, now, own, plan, results, said, through, turn};
 
-/// The server's process, which can be stopped and started again.
+/// The server's process, which can be stopped and restarted.
 #[derive(Clone)]
 pub(super) struct Process {
     folder: PathBuf,
@@ -54,8 +54,8 @@ impl Process {
     /// Kills it, and waits until its port is free; the store stays.
     pub(super) fn kill(&self) {
         self.signal(Signal::KILL);
-        // Its words are gone from /proc before its sockets are closed, and one that
-        // starts meanwhile finds the port taken and ends.
+        // Its arguments leave /proc before its sockets are closed, and a server that starts
+        // meanwhile finds the port taken and ends.
         while TcpListener::bind(("127.0.0.1", self.port())).is_err() {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -66,8 +66,8 @@ impl Process {
         self.argv[at + 1].parse().expect("a number")
     }
 
-    /// Starts it with the words it had, on the same port.
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    /// Starts it with its arguments, on the same port.
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     pub(super) fn start(&self, gate: &Gate) {
         let log = fs::File::create(self.folder.join("kube-apiserver-again.log")).expect("a log");
         let mut command = Command::new(&self.argv[0]);
@@ -92,7 +92,7 @@ impl Process {
     }
 }
 
-/// What became of a drain whose first patch met this.
+/// The result of a drain whose first patch met this outage.
 fn drain(
     proxy: &Proxy,
     gate: &Gate,
@@ -130,14 +130,14 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
         let result = drain(&proxy, &gate, &state, name, move || {
             if hangs { at_hand.signal(Signal::STOP) } else { at_hand.kill() }
         });
-        assert_eq!(result, Unknown, "{name}: nobody can tell");
+        assert_eq!(result, Unknown, "{name}: unknown without the server");
         let ledger = journal::read_state(&state).expect("a journal");
         assert_eq!(ledger.open_intents.len(), 1, "{name}: {ledger:?}");
-        // As long as it is gone nothing is read, and nothing concluded.
+        // While it is down nothing is read, and nothing concluded.
         let error = now(plain.read_nodes(&[name.into()])).expect_err("gone");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{name}: {error}");
         if hangs {
-            // What it was told before it hung, it may do now.
+            // It may now process requests from before the hang.
             server.signal(Signal::CONT);
             server.answers(&plain);
             proxy.quiet();

@@ -83,7 +83,7 @@ impl Site {
     }
 
     /// Starts it without waiting.
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn start(&self, words: &[&str]) -> Child {
         let mut command = Command::new(binary());
         command
@@ -203,7 +203,7 @@ async fn a_pod_that_does_not_run_is_reported_and_costs_only_its_node() {
         ("rdma = { \"rdma/hca\" = 1 }\nstart_s = 4", "Insufficient rdma/hca"),
         ("image = \"registry.invalid/missing:1\"\nstart_s = 4", "Pull"),
         ("image = \"slow:600\"\nstart_s = 3", "ContainerCreating"),
-        ("service_account = \"nobody\"", "its pod cannot be created"),
+        ("service_account = \"missing\"", "its pod cannot be created"),
         ("resource = \"example.com/none\"", "it offers no example.com/none"),
     ] {
         site.configure(settings);
@@ -245,7 +245,7 @@ async fn busy_nodes_are_awaited_if_requested() {
     // An audit does not wait for others' work, unless the operator requests it.
     let mut sweep = site.start(&["audit", "--when-busy", "wait"]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(site.pods().await.len(), 1, "nothing of ours queues for others' GPUs");
+    assert_eq!(site.pods().await.len(), 1, "no pod of fabricgate's waits for busy GPUs");
     site.server.delete(&format!("{}/training", site.path("pods"))).await;
     let ended = sweep.wait().expect("it ends");
     assert_eq!(ended.code(), Some(0));
@@ -354,7 +354,7 @@ async fn workers_without_a_coordinator_end_and_their_pods_are_found() {
 }
 
 /// The result of `node attach`, with this input.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn attach(kubeconfig: &Path, namespace: &str, pod: &str, words: &[&str], input: &[u8]) -> Told {
     let mut command = Command::new(binary());
     command.args(["node", "attach", "--namespace", namespace, "--pod", pod, "--container", "main"]);

@@ -1,17 +1,17 @@
-//! The policy that an operator installs, in a real server: it admits what the gate
-//! writes on a node and refuses every other change of it.
+//! The policy that an operator installs, on a real server: it admits the gate's writes on a node
+//! and refuses every other change of it.
 
 use super::deploy::{Asker, MERGE, STRATEGIC};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A node as others keep it: labels, annotations, taints and conditions of theirs.
+/// A node with foreign labels, annotations, taints and conditions.
 pub(super) async fn make_node(admin: &Asker, name: &str) {
     let _ = admin.delete(&format!("/api/v1/nodes/{name}")).await;
     let node = json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name,
             "labels": {"nvidia.com/gpu.present": "true", "kubernetes.io/hostname": name},
-            "annotations": {"example.com/owner": "somebody"}, "finalizers": ["example.com/kept"]},
+            "annotations": {"example.com/owner": "an-operator"}, "finalizers": ["example.com/kept"]},
         "spec": {"providerID": format!("lab:///{name}"), "taints": [
             {"key": "example.com/theirs", "value": "a", "effect": "NoSchedule"},
             {"key": "fabricgate.io/unverified", "effect": "NoSchedule"}]}});
@@ -32,7 +32,7 @@ fn ours(value: &str, effect: &str) -> Value {
     json!({"key": "fabricgate.io/degraded", "value": value, "effect": effect})
 }
 
-/// What the gate does, in the order in which it would.
+/// The gate's writes, in their usual order.
 fn admitted(others: &[Value]) -> Vec<(&'static str, &'static str, Value)> {
     let with = |ours: &[Value]| -> Value { others.iter().chain(ours).cloned().collect() };
     let unverified = json!({"key": "fabricgate.io/unverified", "effect": "NoSchedule"});
@@ -71,7 +71,7 @@ fn admitted(others: &[Value]) -> Vec<(&'static str, &'static str, Value)> {
             "annotations": {"fabricgate.io/certificate": "{}"}}, "spec": {"taints": with(&[])}}),
         ),
         ("/status", STRATEGIC, condition("True", "Verified")),
-        // And its end.
+        // The certificate's end.
         (
             "",
             MERGE,
@@ -88,7 +88,7 @@ fn admitted(others: &[Value]) -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// What it never does: a patch, and what is said of it.
+/// Writes that it never makes: a patch, and a part of the refusal.
 fn refused(others: &[Value]) -> Vec<(&'static str, &'static str, Value, &'static str)> {
     let with = |more: &[Value]| -> Value { others.iter().chain(more).cloned().collect() };
     let without =
@@ -214,7 +214,7 @@ fn refused(others: &[Value]) -> Vec<(&'static str, &'static str, Value, &'static
 }
 
 #[tokio::test]
-async fn the_policy_admits_what_the_gate_writes_and_refuses_every_other_change() {
+async fn the_policy_admits_the_gates_writes_and_refuses_every_other_change() {
     let Some(admin) = Asker::admin().await else { return };
     admin.install().await;
     let gate = admin.account("fabricgate", "fabricgate-gate").await;
@@ -248,8 +248,8 @@ async fn the_policy_admits_what_the_gate_writes_and_refuses_every_other_change()
             patch["metadata"]["uid"] = read["metadata"]["uid"].clone();
             patch["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
         }
-        let said = gate.patch(&format!("{node}{at}?fieldManager=fabricgate"), kind, &patch).await;
-        assert!(said.is_ok(), "{at} {patch}: {said:?}");
+        let answer = gate.patch(&format!("{node}{at}?fieldManager=fabricgate"), kind, &patch).await;
+        assert!(answer.is_ok(), "{at} {patch}: {answer:?}");
     }
     let after = admin.get(node).await.expect("the node");
     assert_eq!(others(&after), others(&before));
@@ -257,27 +257,27 @@ async fn the_policy_admits_what_the_gate_writes_and_refuses_every_other_change()
     assert_eq!(after["metadata"]["annotations"], before["metadata"]["annotations"]);
     assert_eq!(after["status"], before["status"]);
 
-    // Not dry: what is refused must not be there afterwards either.
+    // Not a dry run: a refused change must not be stored either.
     let version = after["metadata"]["resourceVersion"].clone();
     for (at, kind, patch, words) in refused(&others(&after)) {
-        let said = gate.patch(&format!("{node}{at}"), kind, &patch).await;
+        let answer = gate.patch(&format!("{node}{at}"), kind, &patch).await;
         assert!(
-            matches!(&said, Err((422, said)) if said.contains(words)),
-            "{at} {patch}: {said:?}"
+            matches!(&answer, Err((422, answer)) if answer.contains(words)),
+            "{at} {patch}: {answer:?}"
         );
     }
     let still = admin.get(node).await.expect("the node");
     assert_eq!(still["metadata"]["resourceVersion"], version, "something was written");
-    // A person may do all of it, and the policy asks nobody else. What the server
-    // itself forbids (a providerID that changes) is not among these.
+    // A person may do all of it, and the policy restricts no other account. Changes that the
+    // server itself forbids (such as a changed providerID) are not among these.
     for (at, kind, patch, _) in refused(&others(&after)) {
-        let said = admin.patch(&format!("{node}{at}?dryRun=All"), kind, &patch).await;
-        assert!(said.is_ok(), "{at} {patch}: {said:?}");
+        let answer = admin.patch(&format!("{node}{at}?dryRun=All"), kind, &patch).await;
+        assert!(answer.is_ok(), "{at} {patch}: {answer:?}");
     }
     admin.delete(node).await.expect("a node less");
 }
 
-/// The node once controllers have left it alone.
+/// The node once the controllers have finished with it.
 async fn settled(admin: &Asker, node: &str) -> Value {
     let mut read = admin.get(node).await.expect("the node");
     for _ in 0..20 {

@@ -1,10 +1,10 @@
-//! A way to the server on which the weather is made: it counts what is asked, and
-//! loses, delays, refuses or kills as it is told.
+//! A proxy to the server that injects faults: it counts requests, and loses, delays, refuses or
+//! kills on demand.
 //!
-//! Speaks plain HTTP on the loopback to whoever is tested, and HTTPS to the real
-//! server; what it does not make itself, the real server answers.
+//! It speaks plain HTTP on the loopback to the client under test, and HTTPS to the real server;
+//! the real server answers every request that the proxy does not.
 
-#![allow(dead_code, reason = "not every test makes every weather")]
+#![allow(dead_code, reason = "not every test uses every fault")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use axum::response::Response;
 use control::sources::tls;
 use serde_json::{Value, json};
 
-/// One question, as it came.
+/// One request, as received.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     /// From 1.
@@ -40,32 +40,31 @@ impl Call {
         self.method == "PATCH" && self.path.contains("/status")
     }
 
-    /// About this node.
     pub(super) fn is_of(&self, node: &str) -> bool {
         let path = self.path.split('?').next().unwrap_or_default();
         path.split('/').any(|part| part == node)
     }
 }
 
-/// What becomes of one question.
+/// The fate of one request.
 pub(super) enum Weather {
     /// It is answered.
     Fine,
     /// It is answered after that time.
     Slow(Duration),
-    /// Nobody hears it, and the connection is cut.
+    /// The server does not receive it, and the connection is cut.
     Lost,
-    /// It is heard, done and answered, and the connection is cut before the answer.
+    /// The server receives and processes it, and the connection is cut before the answer.
     LostAnswer,
-    /// The same, after something else was done.
+    /// The same, after another action.
     LostAnswerThen(Box<dyn FnOnce() + Send>),
-    /// The connection is cut, and so much later it is heard, where this says so.
+    /// The connection is cut, and the server receives it after this time, if the function agrees.
     Late(Duration, Box<dyn FnOnce() -> bool + Send>),
-    /// It is answered, and then this is done.
+    /// It is answered, and then the action runs.
     FineThen(Box<dyn FnOnce() + Send>),
-    /// Somebody else writes first: method, path and body, one after the other.
+    /// Another client writes first: method, path and body, one after the other.
     Meanwhile(Vec<(&'static str, String, Value)>),
-    /// This is answered instead.
+    /// The proxy answers with this instead.
     Answer(u16, Vec<(&'static str, &'static str)>),
 }
 
@@ -75,23 +74,22 @@ struct Sky {
     server: String,
     client: reqwest::Client,
     rule: Mutex<Rule>,
-    /// What was asked, and what of that the server heard.
+    /// All requests, and those that the server received.
     asked: Mutex<Vec<Call>>,
     heard: Mutex<Vec<Call>>,
-    /// Heard and answered.
+    /// Received and answered.
     over: Mutex<usize>,
-    /// On their way, with nobody left who waits for them.
+    /// In flight, without a client that waits.
     late: Mutex<usize>,
 }
 
-/// The way.
 pub(super) struct Proxy {
     sky: Arc<Sky>,
     address: String,
     folder: PathBuf,
 }
 
-/// The value of a key in a kubeconfig of the laboratory.
+/// The value of a key in a kubeconfig of the lab.
 fn field(text: &str, key: &str) -> String {
     let rest = text.split_once(&format!("{key}: ")).expect("the key").1;
     rest.split(['}', '\n', ',']).next().expect("a value").trim().trim_matches('"').to_owned()
@@ -146,34 +144,34 @@ impl Proxy {
         file
     }
 
-    /// The weather from now on; what was asked before is forgotten.
+    /// The rule from now on; earlier requests are forgotten.
     pub(super) fn weather(&self, rule: impl FnMut(&Call) -> Weather + Send + 'static) {
-        *self.sky.rule.lock().expect("nobody panicked") = Box::new(rule);
-        self.sky.asked.lock().expect("nobody panicked").clear();
-        self.sky.heard.lock().expect("nobody panicked").clear();
-        *self.sky.over.lock().expect("nobody panicked") = 0;
+        *self.sky.rule.lock().expect("no thread panicked") = Box::new(rule);
+        self.sky.asked.lock().expect("no thread panicked").clear();
+        self.sky.heard.lock().expect("no thread panicked").clear();
+        *self.sky.over.lock().expect("no thread panicked") = 0;
     }
 
-    /// Every question since the weather changed.
+    /// Every request since the rule changed.
     pub(super) fn asked(&self) -> Vec<Call> {
-        self.sky.asked.lock().expect("nobody panicked").clone()
+        self.sky.asked.lock().expect("no thread panicked").clone()
     }
 
-    /// Those of them that the server heard.
+    /// Those of them that the server received.
     pub(super) fn heard(&self) -> Vec<Call> {
-        self.sky.heard.lock().expect("nobody panicked").clone()
+        self.sky.heard.lock().expect("no thread panicked").clone()
     }
 
-    /// Whether something is on its way for which nobody waits any more.
+    /// True if a request is in flight whose client is gone.
     pub(super) fn is_late(&self) -> bool {
-        0 < *self.sky.late.lock().expect("nobody panicked")
+        0 < *self.sky.late.lock().expect("no thread panicked")
     }
 
-    /// Waits until nothing is on its way but what is late.
+    /// Waits until only late requests are in flight.
     pub(super) fn quiet(&self) {
         for _ in 0..600 {
-            let heard = self.sky.heard.lock().expect("nobody panicked").len();
-            if heard == *self.sky.over.lock().expect("nobody panicked") {
+            let forwarded = self.sky.heard.lock().expect("no thread panicked").len();
+            if forwarded == *self.sky.over.lock().expect("no thread panicked") {
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -182,8 +180,7 @@ impl Proxy {
     }
 }
 
-/// Cuts the connection: its task ends, which is what an unwinding does without a
-/// word, as no panic hook is asked.
+/// Cuts the connection: its task ends by unwinding, silently, since no panic hook runs.
 fn cut() -> ! {
     std::panic::resume_unwind(Box::new("cut"))
 }
@@ -204,11 +201,11 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
         token: header("authorization").trim_start_matches("Bearer ").to_owned(),
     };
     let weather = {
-        let mut asked = sky.asked.lock().expect("nobody panicked");
+        let mut asked = sky.asked.lock().expect("no thread panicked");
         call.number = asked.len() + 1;
         asked.push(call.clone());
         drop(asked);
-        (sky.rule.lock().expect("nobody panicked"))(&call)
+        (sky.rule.lock().expect("no thread panicked"))(&call)
     };
     let mut after: Option<Box<dyn FnOnce() + Send>> = None;
     let mut is_cut = false;
@@ -221,17 +218,17 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
         Weather::LostAnswerThen(then) => (after, is_cut) = (Some(then), true),
         Weather::FineThen(then) => {
             let sky = sky.clone();
-            // Not before the answer has gone out.
+            // Only after the answer has gone out.
             after = Some(Box::new(move || sky.later(then)));
         }
         Weather::Late(time, is_heard) => {
-            *sky.late.lock().expect("nobody panicked") += 1;
+            *sky.late.lock().expect("no thread panicked") += 1;
             tokio::spawn(async move {
                 tokio::time::sleep(time).await;
                 if tokio::task::spawn_blocking(is_heard).await.unwrap_or(false) {
                     sky.ask(&call.method, &call.path, &kind, &call.token, body).await;
                 }
-                *sky.late.lock().expect("nobody panicked") -= 1;
+                *sky.late.lock().expect("no thread panicked") -= 1;
             });
             cut()
         }
@@ -244,17 +241,19 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
                 };
                 let answer =
                     sky.ask(method, &path, kind, "admin-token", body.to_string().into()).await;
-                let Some((status, said)) = answer else { panic!("{method} {path}: no answer") };
+                let Some((status, answer_body)) = answer else {
+                    panic!("{method} {path}: no answer")
+                };
                 assert!(
                     status < 300,
                     "{method} {path}: {status} {}",
-                    String::from_utf8_lossy(&said)
+                    String::from_utf8_lossy(&answer_body)
                 );
             }
         }
         Weather::Answer(status, headers) => {
             let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
-                "status": "Failure", "code": status, "message": "the weather is bad"});
+                "status": "Failure", "code": status, "message": "injected fault"});
             let mut response = Response::builder().status(status);
             for (name, value) in headers {
                 response = response.header(name, value);
@@ -262,28 +261,28 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
             return response.body(Body::from(body.to_string())).expect("a response");
         }
     }
-    sky.heard.lock().expect("nobody panicked").push(call.clone());
-    // Of its own: it goes on when whoever asked is killed.
+    sky.heard.lock().expect("no thread panicked").push(call.clone());
+    // A separate task: it continues when the client is killed.
     let asking = tokio::spawn(async move {
         let answer = sky.ask(&call.method, &call.path, &kind, &call.token, body).await;
-        *sky.over.lock().expect("nobody panicked") += 1;
+        *sky.over.lock().expect("no thread panicked") += 1;
         if let Some(after) = after {
             after();
         }
         answer.filter(|_| !is_cut)
     });
-    let Ok(Some((status, said))) = asking.await else { cut() };
+    let Ok(Some((status, answer_body))) = asking.await else { cut() };
     let response = Response::builder().status(status).header("content-type", "application/json");
-    response.body(Body::from(said)).expect("a response")
+    response.body(Body::from(answer_body)).expect("a response")
 }
 
 impl Sky {
-    /// Does this in a thread of its own, and counts it as on its way.
+    /// Runs this in its own thread, and counts it as in flight.
     fn later(self: Arc<Self>, work: Box<dyn FnOnce() + Send>) {
-        *self.late.lock().expect("nobody panicked") += 1;
+        *self.late.lock().expect("no thread panicked") += 1;
         std::thread::spawn(move || {
             work();
-            *self.late.lock().expect("nobody panicked") -= 1;
+            *self.late.lock().expect("no thread panicked") -= 1;
         });
     }
 
@@ -303,7 +302,7 @@ impl Sky {
             .header("accept", "application/json")
             .bearer_auth(token)
             .body(body);
-        // A server that is gone answers nobody.
+        // A server that is gone does not answer.
         let answer = request.send().await.ok()?;
         let status = answer.status().as_u16();
         Some((status, answer.bytes().await.ok()?))

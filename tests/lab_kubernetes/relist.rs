@@ -1,5 +1,5 @@
-//! A watch of nodes whose place in the server's history is gone (410): a server of
-//! these tests' own, killed and started again while the standing gate looks on.
+//! A watch of nodes whose resource version is too old (410): a server for these tests alone,
+//! killed and restarted while the standing gate runs.
 
 use std::fs;
 use std::fs::File;
@@ -15,18 +15,17 @@ use super::lab;
 use super::outage::Process;
 use super::turns::{Admin, NODES, now, through};
 
-/// How long something may take to show.
+/// Time within which a change must be visible.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A watch that only tells. It looks of its own once an hour: what it sees
-/// sooner, it was told by the server.
+/// A watch without actions. It polls once an hour: an earlier update comes from the server.
 struct Watch {
     child: Child,
     folder: tempfile::TempDir,
 }
 
 impl Watch {
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn start(kubeconfig: &Path, nodes: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: String| {
@@ -53,16 +52,15 @@ impl Watch {
         Self { child: command.spawn().expect("the program"), folder }
     }
 
-    /// Waits until what it has seen last is so.
+    /// Waits until its last decision meets the condition.
     fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
-            let told = fs::read_to_string(self.folder.path().join("told.jsonl")).expect("a log");
-            let mut lines =
-                told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let log = fs::read_to_string(self.folder.path().join("told.jsonl")).expect("a log");
+            let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             match lines.rfind(|line| line["event"] == "looked") {
                 Some(line) if is_so(&line) => return line,
-                _ if PATIENCE < begun.elapsed() => panic!("{what} is not seen: {told}"),
+                _ if PATIENCE < begun.elapsed() => panic!("{what} is not seen: {log}"),
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }
         }
@@ -76,8 +74,8 @@ impl Drop for Watch {
     }
 }
 
-/// What the server says to who would go on from there: an error in place of
-/// events, or events until a second is over.
+/// The server's answer to a watch from that version: an error instead of events, or events until
+/// a second is over.
 async fn from(kubeconfig: &Path, version: &str) -> String {
     let client =
         connect(&through(kubeconfig), ResponseReadLimit::Bounded).await.expect("a way").client;
@@ -90,7 +88,7 @@ async fn from(kubeconfig: &Path, version: &str) -> String {
 }
 
 #[test]
-fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
+fn a_watch_with_an_expired_version_lists_again_and_sees_missed_changes() {
     let Some(lab) = lab::own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
     let kubeconfig = lab.kubeconfig("admin");
     let (admin, server) = (Admin::of(&kubeconfig), Process::of(&lab.folder));
@@ -99,8 +97,8 @@ fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
     }
     let watch = Watch::start(&kubeconfig, "relist-[1-3]");
     watch.until("all", |seen| seen["nodes"] == 3);
-    // It looks once an hour: that it sees this shows that it is told of changes.
-    // Until its watch stands it may not be.
+    // It polls once an hour: an earlier update shows that the watch works. Until its watch is
+    // established there may be none.
     let cordon = |name: &str| {
         now(admin.patch(&format!("{NODES}/{name}"), &json!({"spec": {"unschedulable": true}})));
     };
@@ -113,7 +111,7 @@ fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
 
     let all = now(admin.get(NODES));
     let version = all["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-    // History goes on without nodes, and is forgotten with the server.
+    // The version increases without changes of nodes, and the history is lost with the server.
     for number in 0..5 {
         let labels = json!({"metadata": {"labels": {"number": number.to_string()}}});
         now(admin.patch("/api/v1/namespaces/default", &labels));
@@ -122,12 +120,12 @@ fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
     server.start(&Gate::new(through(&kubeconfig)));
     now(admin.delete(&format!("{NODES}/relist-3")));
     cordon("relist-2");
-    let said = now(from(&kubeconfig, &version));
-    assert!(said.contains("too old resource version") || said.contains("410"), "{said}");
+    let answer = now(from(&kubeconfig, &version));
+    assert!(answer.contains("too old resource version") || answer.contains("410"), "{answer}");
     let seen = watch.until("the rest", |seen| seen["nodes"] == 2 && are_out(seen, 2));
     assert_eq!(seen["claimed"], 3, "{seen}");
 
-    // And it goes on from there.
+    // The watch continues from there.
     now(admin.delete(&format!("{NODES}/relist-2")));
     watch.until("another", |seen| seen["nodes"] == 1);
 }

@@ -1,5 +1,5 @@
-//! What each account that an operator installs may do, asked of a real server: what
-//! the guide says and nothing else, and nothing of it for no use.
+//! The rights of each account that an operator installs, on a real server: exactly those of the
+//! guide, and each of them is used.
 
 use super::deploy::manifests::{Right, deploy, documents, rights};
 use super::deploy::{APPLY, Answer, Asker, MERGE, STRATEGIC};
@@ -13,11 +13,11 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What every account of a cluster may, whoever it is (`system:basic-user`).
+/// Rights of every account of a cluster (`system:basic-user`).
 const ANYBODY: [&str; 3] =
     ["selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"];
 
-/// Everything that could be asked of this server: group, resource, verb.
+/// Every possible request to this server: group, resource, verb.
 async fn universe(admin: &Asker) -> BTreeSet<(String, String, String)> {
     let mut all = BTreeSet::new();
     let mut roots = vec![(String::new(), "/api/v1".to_owned())];
@@ -42,8 +42,8 @@ async fn universe(admin: &Asker) -> BTreeSet<(String, String, String)> {
             }
         }
     }
-    // What drivers and schedulers bring, verbs that are no request of their own, and
-    // whatever comes next.
+    // Resources of drivers and schedulers, verbs that are not separate requests, and a wildcard
+    // for future ones.
     let verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
     for (group, resource) in [
         ("resource.nvidia.com", "computedomains"),
@@ -89,12 +89,12 @@ async fn allowed(admin: &Asker, account: (&str, &str), right: &Right) -> bool {
         },
     });
     let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-    let said = admin.post(path, &review).await.expect("an answer");
-    said["status"]["allowed"].as_bool().expect("an answer")
+    let answer = admin.post(path, &review).await.expect("an answer");
+    answer["status"]["allowed"].as_bool().expect("an answer")
 }
 
 #[tokio::test]
-async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_knows() {
+async fn each_account_has_exactly_the_rights_of_the_guide_on_the_server() {
     let Some(admin) = Asker::admin().await else { return };
     let objects = admin.install().await;
     let given = rights(&objects);
@@ -140,7 +140,7 @@ async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_k
                     } else {
                         no += 1;
                     }
-                    // Only these are named; everything else need not be asked twice.
+                    // Only these rights name an object; all others need one request only.
                     if !["leases", "serviceaccounts/token"].contains(&resource.as_str()) {
                         break;
                     }
@@ -158,8 +158,8 @@ fn pod(name: &str, account: &str) -> Value {
             "containers": [{"name": "worker", "image": "example.com/worker"}]}})
 }
 
-fn is_denied(said: &Answer) -> bool {
-    matches!(said, Err((403, _)))
+fn is_denied(answer: &Answer) -> bool {
+    matches!(answer, Err((403, _)))
 }
 
 #[tokio::test]
@@ -185,17 +185,17 @@ async fn the_prober_becomes_no_actuator_and_the_actuator_no_prober() {
 
     let _ = admin.delete(&format!("{probes}/probe?gracePeriodSeconds=0")).await;
 
-    // A pod where the gate lives would run as the gate.
+    // A pod in the gate's namespace would run as the gate.
     assert!(is_denied(&prober.post(gates, &pod("thief", "fabricgate-gate")).await));
     assert!(is_denied(
         &prober.post("/api/v1/namespaces/kube-system/pods", &pod("thief", "default")).await
     ));
     prober.post(probes, &pod("probe", "fabricgate-worker")).await.expect("a pod of its own");
-    // It cannot ask for more than its namespace allows.
+    // It cannot request more than its namespace allows.
     let mut privileged = pod("privileged", "fabricgate-worker");
     privileged["spec"]["hostPID"] = true.into();
-    let said = prober.post(probes, &privileged).await;
-    assert!(matches!(&said, Err((403, words)) if words.contains("baseline")), "{said:?}");
+    let answer = prober.post(probes, &privileged).await;
+    assert!(matches!(&answer, Err((403, words)) if words.contains("baseline")), "{answer:?}");
     assert!(is_denied(&prober.get("/api/v1/namespaces/fabricgate/secrets").await));
     assert!(is_denied(&prober.get("/api/v1/namespaces/fabricgate-probes/secrets").await));
     let token = "/api/v1/namespaces/fabricgate/serviceaccounts/fabricgate-gate/token";
@@ -216,7 +216,7 @@ async fn the_prober_becomes_no_actuator_and_the_actuator_no_prober() {
     assert!(is_denied(&gate.delete(node).await));
     let ghost = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "ghost"}});
     assert!(is_denied(&gate.post("/api/v1/nodes", &ghost).await));
-    // An apply to a node that is gone would make a ghost of it.
+    // An apply to a deleted node would recreate it.
     assert!(is_denied(&gate.patch("/api/v1/nodes/ghost?fieldManager=gate", APPLY, &ghost).await));
     assert!(is_denied(&gate.get("/api/v1/namespaces/fabricgate/secrets").await));
     gate.patch(node, MERGE, &mark).await.expect("its own mark");
@@ -236,14 +236,13 @@ const DOMAINS: &str = "computedomains.resource.nvidia.com";
 const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
 
-/// What the runs below do not use: account, where, resource, verb, and when it is
-/// needed.
+/// Rights that the runs below do not use: account, where, resource, verb, and when it is needed.
 const ONLY_WHEN: [(&str, &str, &str, &str, &str); 9] = [
     (PROBER, "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
     (PROBER, "", "topologies.kai.scheduler", "list", "KAI is installed"),
     (PROBER, PROBES, "events", "list", "a pod does not start"),
     (PROBER, PROBES, "pods", "get", "the answer to a create was lost"),
-    // Without it this server refuses (seen), and yet it logs the get alone.
+    // Without it this server refuses (observed), although it logs only the get.
     (PROBER, PROBES, "pods/exec", "create", "commands are run over websockets"),
     (PROBER, PROBES, DOMAINS, "get", "the answer to a create was lost"),
     (PROBER, PROBES, TEMPLATES, "create", "GPUs are claimed"),
@@ -251,8 +250,8 @@ const ONLY_WHEN: [(&str, &str, &str, &str, &str); 9] = [
     (PROBER, PROBES, CLAIMS, "delete", "GPUs are claimed, and a claim is left over"),
 ];
 
-/// The configuration that is installed, for nodes of the laboratory: other paths,
-/// simulated tools, and the tokens of both accounts where the kubeconfig names them.
+/// The installed configuration, for nodes of the lab: other paths, simulated tools, and the
+/// tokens of both accounts where the kubeconfig names them.
 async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -279,15 +278,15 @@ async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
         assert!(text.contains(from), "the kubeconfig has no {from:?}");
         text = text.replace(from, to);
     };
-    let told = |key: &str| cluster[key].as_str().expect("a text").to_owned();
-    replace("https://kubernetes.default.svc", &told("server"));
-    replace(&format!("{own}/ca.crt"), &told("certificate-authority"));
+    let setting = |key: &str| cluster[key].as_str().expect("a text").to_owned();
+    replace("https://kubernetes.default.svc", &setting("server"));
+    replace(&format!("{own}/ca.crt"), &setting("certificate-authority"));
     let account = "fabricgate-gate";
     replace(own, &at(account));
     fs::create_dir(at(account)).expect("a folder");
     let token = admin.token("fabricgate", account).await;
     fs::write(Path::new(&at(account)).join("token"), token).expect("written");
-    // The prober's is asked for, as in the pod.
+    // The prober's is requested, as in the pod.
     replace("/usr/local/bin/fabricgate", &binary());
     replace("/etc/fabricgate/kubeconfig", &at("kubeconfig"));
     replace("/var/run/fabricgate/prober-token", &at("prober-token"));
@@ -295,8 +294,8 @@ async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
     folder
 }
 
-/// Who asked for what since the log had `before` lines: account, where, resource, verb,
-/// and how often with which answer.
+/// Requests since the log had `before` lines: account, where, resource, verb, and the number of
+/// each answer.
 fn asked(log: &[Value]) -> BTreeMap<(String, String, String, String), BTreeMap<u64, usize>> {
     let mut asked: BTreeMap<_, BTreeMap<u64, usize>> = BTreeMap::new();
     for event in log {
@@ -336,44 +335,44 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let names = nodes.rack("least-", 4, &unverified);
     lab.admin().await.wait_until_ready(&names).await;
     let folder = installed(&admin, &lab, &simulated).await;
-    // A Lease of an earlier run would not have to be made.
+    // With a Lease of an earlier run, none would be created.
     let lease = "/apis/coordination.k8s.io/v1/namespaces/fabricgate/leases/fabricgate-watch";
     let _ = admin.delete(lease).await;
     let before = lab.audit().len();
     let run = |words: &[&str], code: i32| {
         let mut all = words.to_vec();
         all.extend(["--config", "fabricgate.toml", "--no-progress"]);
-        let told = fabricgate(folder.path(), &all);
-        told.expect(code);
-        told
+        let output = fabricgate(folder.path(), &all);
+        output.expect(code);
+        output
     };
     let rack: Vec<&str> = names.iter().map(String::as_str).collect();
     let with =
         |words: &[&'static str]| -> Vec<&str> { words.iter().chain(&rack).copied().collect() };
     run(&["claims"], 0);
-    let told = run(&with(&["admit", "--apply"]), 3);
+    let output = run(&with(&["admit", "--apply"]), 3);
     let node = |name: &str| format!("/api/v1/nodes/{name}");
     let marked = admin.get(&node("least-03")).await.expect("a node");
-    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{told:?}");
-    // Repaired, and measured until it is believed.
+    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{output:?}");
+    // Repaired, and measured until it is returned.
     simulated.rewrite(&scenario("least-", false));
     let mut back = marked;
-    let mut said = String::new();
-    // Two clean runs give it back; a third where the first began too close to the drain
-    // to count as made after it.
+    let mut message = String::new();
+    // Two clean runs return it; a third is needed where the first began too soon after the drain
+    // to count.
     for _ in 0..3 {
-        let told = run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
-        said = format!("{}\n{}", told.stdout, told.stderr);
+        let output = run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
+        message = format!("{}\n{}", output.stdout, output.stderr);
         back = admin.get(&node("least-03")).await.expect("a node");
         if !back["spec"]["taints"].to_string().contains("fabricgate.io") {
             break;
         }
     }
-    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{said}");
-    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{said}");
+    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{message}");
+    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{message}");
     run(&["gate", "status"], 0);
     run(&["watch", "--apply", "--once"], 0);
-    // It goes on until it is told to end, which nobody tells it here.
+    // It runs until a signal ends it, and this test sends none.
     let watch = Command::new(binary())
         .args(["watch", "--apply", "--config", "fabricgate.toml"])
         .current_dir(folder.path())
@@ -416,7 +415,7 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     admin.delete(lease).await.expect("a Lease less");
 }
 
-/// A rack of four, with a GPU that has lost a link or without.
+/// A rack of four, with or without a GPU that has lost a link.
 fn scenario(prefix: &str, bad: bool) -> String {
     let mut text = format!(
         "title = \"A rack of the laboratory\"\nseed = 7\nreadings = 3\n\n[noise]\nsigma = 0.01\n\n\

@@ -1,5 +1,5 @@
-//! Turns of the gate over a plan, on nodes of a test's own, and what those nodes
-//! look like before and after: shared by the tests of bad weather.
+//! Turns of the gate over a plan, on nodes of one test, and the state of those nodes before and
+//! after: shared by the fault-injection tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ use super::{lab, proposals};
 pub(super) const CLASS: &str = "nvlink-low";
 pub(super) const NODES: &str = "/api/v1/nodes";
 
-/// How long one question may take; short, since some are never answered.
+/// Time limit of one request; short, since some are never answered.
 const LIMIT: Duration = Duration::from_secs(6);
 
-/// How long a change may take to show.
+/// Time within which a change must be visible.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
@@ -41,13 +41,13 @@ pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// The way through a kubeconfig.
+/// The client configuration of a kubeconfig.
 pub(super) fn through(kubeconfig: &Path) -> KubernetesClientConfig {
     KubernetesClientConfig { kubeconfig: Some(kubeconfig.to_owned()), context: None, limit: LIMIT }
 }
 
-/// The server as its administrator sees it, in fair weather. A client lives no
-/// longer than the runtime it was made in, so each question has one of its own.
+/// The server as its administrator sees it, without injected faults. A client lives no longer
+/// than its runtime, so each request has its own.
 pub(super) struct Admin(PathBuf);
 
 impl Admin {
@@ -77,14 +77,14 @@ impl Admin {
         self.send("GET", path, "application/json", &Value::Null).await.expect("an answer")
     }
 
-    /// The same of a server that may be away just now.
+    /// The same for a server that may be down.
     pub(super) async fn try_get(&self, path: &str) -> Option<Value> {
         let client = connect(&through(&self.0), ResponseReadLimit::Bounded).await.ok()?.client;
         let request = axum::http::Request::builder().uri(path).body(Vec::new());
         client.request(request.expect("a request")).await.ok()
     }
 
-    /// A patch that may find nobody.
+    /// A patch that may find no server.
     pub(super) async fn try_patch(&self, path: &str, patch: &Value) -> Option<Value> {
         let client = connect(&through(&self.0), ResponseReadLimit::Bounded).await.ok()?.client;
         let request = axum::http::Request::builder().method("PATCH").uri(path);
@@ -106,12 +106,12 @@ impl Admin {
         self.client().await.request(request).await.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A ready node in service, with marks of others on it.
+    /// A ready node in service, with foreign marks on it.
     pub(super) async fn make(&self, name: &str) {
-        // A test that failed before has left it.
+        // A failed earlier test left it.
         self.delete(&format!("{NODES}/{name}")).await;
         self.create(NODES, &object(name)).await;
-        // Admission adds a taint that a controller would take away.
+        // Admission adds a taint that a controller would remove.
         let path = format!("{NODES}/{name}");
         self.patch(&path, &json!({"spec": {"taints": foreign_taints()}})).await;
         let status = json!({"status": {"nodeInfo": node_info(),
@@ -126,7 +126,6 @@ impl Admin {
     }
 }
 
-/// A node as somebody else would make it.
 pub(super) fn object(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
         "labels": {"example.com/rack": "r1"}, "annotations": {"example.com/note": "a person's"}},
@@ -143,7 +142,7 @@ fn node_info() -> Value {
         "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64"})
 }
 
-/// All that is said of a node but times and versions, ours and others'.
+/// The content of a node without times and versions: fabricgate's fields and foreign ones.
 pub(super) fn said(node: &Value) -> Value {
     let conditions: BTreeMap<String, Value> = node["status"]["conditions"]
         .as_array()
@@ -161,25 +160,25 @@ pub(super) fn said(node: &Value) -> Value {
         "unschedulable": node["spec"]["unschedulable"], "conditions": conditions})
 }
 
-/// What others said of a node: nobody may ever change that.
+/// The foreign content of a node: fabricgate may never change it.
 pub(super) fn foreign(node: &Value) -> Value {
-    let mut said = said(node);
+    let mut state = said(node);
     for map in ["labels", "annotations"] {
-        if let Some(map) = said[map].as_object_mut() {
+        if let Some(map) = state[map].as_object_mut() {
             map.retain(|key, _| !key.starts_with("fabricgate.io/"));
         }
     }
-    if let Some(taints) = said["taints"].as_array_mut() {
+    if let Some(taints) = state["taints"].as_array_mut() {
         taints
             .retain(|it| !it["key"].as_str().is_some_and(|key| key.starts_with("fabricgate.io/")));
     }
-    if let Some(conditions) = said["conditions"].as_object_mut() {
+    if let Some(conditions) = state["conditions"].as_object_mut() {
         conditions.remove("GpuFabricVerified");
     }
-    said
+    state
 }
 
-/// The reason of our drain where it stands: taint and annotation, both or neither.
+/// The reason of fabricgate's drain: taint and annotation, both or neither.
 pub(super) fn drained(node: &Value) -> Option<String> {
     let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
     let ours = |it: &Value| it["key"] == "fabricgate.io/degraded" && it["effect"] == "NoSchedule";
@@ -193,12 +192,12 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
     proposals::action(kind, node, CLASS)
 }
 
-/// One turn: what was left open, and then the plan.
+/// One turn: open intents first, and then the plan.
 pub(super) fn turn(state: &Path, gate: &Gate, plan: &ActionPlan) -> Vec<ActionRecord> {
     turn_of("r1", state, gate, plan)
 }
 
-/// The same, of another run.
+/// The same for another run.
 pub(super) fn turn_of(
     run: &str,
     state: &Path,
@@ -208,7 +207,7 @@ pub(super) fn turn_of(
     let mut journal = Journal::open(state).expect("a turn");
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
-    // Nobody listens: what counts is what the server shows.
+    // No reader: only the server's state counts.
     let mut say = |_: &str| {};
     let carrier = Executor {
         scheduler: gate,
@@ -238,7 +237,6 @@ pub(super) fn own(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
-/// One node as the gate sees it.
 pub(super) fn seen(gate: &Gate, name: &str) -> SchedulerNode {
     let name = NodeName::from(name);
     let mut live = now(gate.read_nodes(std::slice::from_ref(&name))).expect("read");
@@ -269,8 +267,7 @@ pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &st
     journal.append_all(vec![intent, outcome]).expect("written");
 }
 
-/// The administrator's kubeconfig of the laboratory, which is ours as long as
-/// this lives.
+/// The administrator's kubeconfig of the lab, which is locked as long as this lives.
 pub(super) struct Laboratory {
     kubeconfig: PathBuf,
     _lab: Lab,
@@ -284,7 +281,7 @@ impl std::ops::Deref for Laboratory {
     }
 }
 
-/// The laboratory; nothing where there is none.
+/// The lab; `None` where it is missing.
 pub(super) fn laboratory() -> Option<Laboratory> {
     let lab = lab::lab()?;
     Some(Laboratory { kubeconfig: lab.kubeconfig("admin"), _lab: lab })

@@ -1,5 +1,5 @@
-//! The standing gate on a real cluster: nodes join, are certified, reboot and are
-//! certified again, and of two instances one is at work, whatever is paused.
+//! The standing gate on a real cluster: nodes join, are certified, reboot and are certified
+//! again, and of two instances one is active, also if one is paused.
 
 use std::fs;
 use std::fs::File;
@@ -39,7 +39,7 @@ async fn site(lab: &Lab, count: usize) -> Site {
     let rack = format!("{namespace}-");
     let mut nodes = lab.nodes();
     let taint = json!({"key": "fabricgate.io/unverified", "effect": "NoSchedule"});
-    // Pods are processes of this machine, and say its boot.
+    // Pods are processes of this machine, and report its boot.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
     let more = json!({"taints": [taint], "boot": boot.trim()});
     let names = nodes.rack(&rack, count, &more);
@@ -94,8 +94,8 @@ impl Site {
         fs::write(self.folder.path().join(file), config).expect("written");
     }
 
-    /// Starts an instance and does not wait.
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    /// Starts an instance without waiting.
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn start(&self, instance: &str) -> Instance {
         let log = self.folder.path().join(format!("{instance}.jsonl"));
         let out = File::options().create(true).append(true).open(&log).expect("a log");
@@ -114,7 +114,7 @@ impl Site {
         self.server.get(&path).await
     }
 
-    /// Status and reason of our condition on a node.
+    /// Status and reason of fabricgate's condition on a node.
     async fn condition(&self, name: &str) -> (String, String) {
         let node = self.server.node(name).await;
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Site {
     }
 }
 
-/// An instance that runs, and what it told.
+/// A running instance, and its output.
 struct Instance {
     child: Child,
     log: PathBuf,
@@ -172,7 +172,7 @@ impl Instance {
         rustix::process::kill_process(pid, signal).expect("signalled");
     }
 
-    /// Tells it to end; its exit code.
+    /// Terminates it; its exit code.
     fn end(mut self) -> Option<i32> {
         self.signal(rustix::process::Signal::TERM);
         self.child.wait().expect("ended").code()
@@ -230,12 +230,12 @@ async fn of_two_one_holds_the_lease_and_gives_it_to_the_other() {
         }
     })
     .await;
-    // Longer than it counts without being renewed.
+    // Longer than an unrenewed Lease counts.
     tokio::time::sleep(Duration::from_secs(LEASE.0 + 2)).await;
     assert_eq!(one.status.borrow().current_term(), Some(&first), "it is renewed");
     assert!(two.status.borrow().current_term().is_none());
 
-    // A clock that is years off: only that it changes counts.
+    // A clock that is years off: only changes of the value count.
     let server = lab.admin().await;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/of-two");
     server.merge(&path, &json!({"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}})).await;
@@ -253,7 +253,7 @@ async fn of_two_one_holds_the_lease_and_gives_it_to_the_other() {
 }
 
 #[tokio::test]
-async fn who_lost_the_term_writes_nothing_and_who_has_it_writes() {
+async fn only_the_current_leader_writes() {
     let Some(lab) = lab() else { return };
     let namespace = lab.namespace("fence").await;
     let server = lab.admin().await;
@@ -275,7 +275,7 @@ async fn who_lost_the_term_writes_nothing_and_who_has_it_writes() {
     let two = LeaderElector::start(wanted(&lab, &namespace, "two")).expect("a thread");
     let second = held(&two).await;
     let before = server.node(&node).await["metadata"]["resourceVersion"].clone();
-    // The same name in an earlier term is another holder, too.
+    // The same name in an earlier term is a different holder, too.
     let again = LeaseTerm { holder: "two".to_owned(), ..first.clone() };
     let nobody = Err("FABRICGATE_TERM: no term".to_owned());
     for (term, why) in [(Ok(first), "held by two"), (Ok(again), "in term"), (nobody, "no term")] {
@@ -311,22 +311,22 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
         let server = Asked { kubeconfig: Some(kubeconfig), ..lab.asks_as("admin") };
         LeaseFence::new(server, Ok(term.clone()))
     };
-    let said = |answer: Result<(), SchedulerError>| answer.map_err(|error| error.message);
+    let message = |answer: Result<(), SchedulerError>| answer.map_err(|error| error.message);
 
     let copy = kubeconfig.with_extension("copy");
     fs::copy(&kubeconfig, &copy).expect("copied");
     let (kept, renewed) = (of(kubeconfig.clone()), of(copy.clone()));
     for fence in [&kept, &renewed] {
-        wait_for("the right to read the Lease", async || said(fence.check().await)).await;
+        wait_for("the right to read the Lease", async || message(fence.check().await)).await;
     }
-    // Their token counts for nothing once the account is gone.
+    // Their token is invalid once the account is gone.
     server.delete(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/writer")).await;
     wait_for("the end of the token", async || match of(kubeconfig.clone()).check().await {
         Ok(()) => Err("it still counts".to_owned()),
         Err(_) => Ok(()),
     })
     .await;
-    let error = kept.check().await.expect_err("nobody may tell");
+    let error = kept.check().await.expect_err("no access");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     fs::copy(lab.kubeconfig("admin"), &copy).expect("renewed");
     renewed.check().await.expect("the token that is there now was read");
@@ -337,7 +337,7 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
 async fn a_rack_joins_is_certified_takes_pods_and_is_certified_again_after_a_boot() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2).await;
-    // A job's pod waits for a node that is known to work.
+    // A job's pod waits for a certified node.
     let container = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"],
         "resources": {"limits": {"nvidia.com/gpu": "4"}}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job"},
@@ -352,7 +352,7 @@ async fn a_rack_joins_is_certified_takes_pods_and_is_certified_again_after_a_boo
     assert_eq!((ended["code"].as_u64(), ended["profile"].as_str()), (Some(0), Some("admit")));
     assert_eq!(watch.events("started").len(), 1, "{}", watch.text());
 
-    // It boots: what certified it counts no more, and it is measured anew.
+    // It boots: its certificate no longer counts, and it is measured again.
     let second = site.names[1].clone();
     site.nodes.reboot(&second);
     let marks = watch.until("marks", 1).await;
@@ -360,7 +360,7 @@ async fn a_rack_joins_is_certified_takes_pods_and_is_certified_again_after_a_boo
     assert!(marks["why"].as_str().expect("words").contains("booted"), "{marks}");
     let started = watch.until("started", 2).await;
     assert_eq!((&started["cause"], &started["profile"]), (&json!("expired"), &json!("recertify")));
-    // The other one has a pod on it, and is left in peace.
+    // The other one runs a pod, and is not measured.
     assert_eq!(started["nodes"], json!([second]));
     assert!(started.get("partners").is_none(), "{started}");
     watch.until("ended", 2).await;
@@ -371,7 +371,7 @@ async fn a_rack_joins_is_certified_takes_pods_and_is_certified_again_after_a_boo
 }
 
 #[tokio::test]
-async fn what_booted_takes_no_pods_until_it_passed_where_that_is_asked_for() {
+async fn a_rebooted_node_takes_no_pods_until_it_passes_if_configured() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 2).await;
     let rest = "[policy]\noutstanding = 1.0\n";
@@ -381,16 +381,19 @@ async fn what_booted_takes_no_pods_until_it_passed_where_that_is_asked_for() {
     watch.until("ended", 1).await;
     let names = site.names.clone();
     site.nodes.reboot(&names[1]);
-    // Its marks first, and then the taint at once: ten minutes are for what fails.
-    wait_for("the taint is told", async || {
-        let told = watch.events("marks");
+    // Its marks first, and the taint immediately after: ten minutes are for failures.
+    wait_for("the taint is reported", async || {
+        let marked = watch.events("marks");
         let is_so = |it: &&Value| it["why"].to_string().contains("takes no new pods");
-        let told = told.iter().find(is_so).cloned().ok_or_else(|| watch.text())?;
-        assert_eq!((&told["nodes"], &told["result"]), (&json!([names[1]]), &json!("as written")));
+        let marked = marked.iter().find(is_so).cloned().ok_or_else(|| watch.text())?;
+        assert_eq!(
+            (&marked["nodes"], &marked["result"]),
+            (&json!([names[1]]), &json!("as written"))
+        );
         Ok(())
     })
     .await;
-    // A pass takes it away, and nothing else has got one.
+    // A pass removes it, and no other node has one.
     watch.until("ended", 2).await;
     site.until_certified(&watch).await;
     assert_eq!(watch.end(), Some(0));
@@ -411,17 +414,17 @@ async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
     let leading = two.until("leading", 1).await;
     assert!(leading["term"].as_str().expect("a term").contains("/two/"), "{leading}");
 
-    // The child wakes up alone, measures to its end, and wants to write.
+    // The child resumes alone, measures to its end, and tries to write.
     rustix::process::kill_process(child, rustix::process::Signal::CONT).expect("goes on");
     let log = site.folder.path().join(format!("one/watch/{job}.log"));
     wait_for("the child was refused", async || {
-        let said = fs::read_to_string(&log).expect("a log");
-        if said.contains("another instance is active") { Ok(()) } else { Err(said) }
+        let log_text = fs::read_to_string(&log).expect("a log");
+        if log_text.contains("another instance is active") { Ok(()) } else { Err(log_text) }
     })
     .await;
     wait_for("the child has ended", async || {
         let found = node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", &job);
-        // Its parent sleeps and does not reap it: a dead one has no environment.
+        // Its parent sleeps and does not reap it: a dead process has no environment.
         if found.expect("/proc").is_empty() { Ok(()) } else { Err(String::new()) }
     })
     .await;
@@ -430,7 +433,7 @@ async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
         assert_eq!(site.condition(name).await.0, "");
     }
 
-    // The leader of before wakes up, and knows that it is none.
+    // The previous leader resumes, and detects that it no longer leads.
     one.signal(rustix::process::Signal::CONT);
     one.until("lost", 1).await;
     one.until("waiting", 1).await;
@@ -449,8 +452,8 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     let child = first.job(&job);
     first.child.kill().expect("killed");
     first.child.wait().expect("reaped");
-    // So that it is still at work when the successor comes. Not before: a stopped
-    // group whose parent dies is sent a hangup by the kernel.
+    // So that it still works when the successor takes over. Not before: the kernel sends a hangup
+    // to a stopped group whose parent dies.
     rustix::process::kill_process(child, rustix::process::Signal::STOP).expect("paused");
     let second = site.start("one");
     // Both write into one log.
@@ -489,16 +492,16 @@ async fn a_job_that_is_killed_certifies_nothing_and_the_next_one_takes_its_pods_
     let ended = watch.until("ended", 1).await;
     assert_eq!((&ended["outcome"], ended.get("code")), (&json!("killed"), None), "{ended}");
 
-    // Nobody tells it to: that nobody has certified them is why.
+    // Without a command: missing certificates are the cause.
     let next = watch.until("started", 2).await;
     assert_eq!(next["cause"], "unverified", "{next}");
     site.until_certified(&watch).await;
     let ended = watch.until("ended", 2).await;
     assert_eq!(ended["code"], 0, "{ended}");
     let next = next["job"].as_str().expect("a name");
-    let said = fs::read_to_string(site.folder.path().join(format!("one/watch/{next}.log")));
-    let said = said.expect("a log");
-    assert!(said.contains("left behind by process"), "{left:?}: {said}");
+    let log = fs::read_to_string(site.folder.path().join(format!("one/watch/{next}.log")));
+    let log = log.expect("a log");
+    assert!(log.contains("left behind by process"), "{left:?}: {log}");
     assert_eq!(watch.end(), Some(0));
     assert_eq!(names().await, [""; 0], "{left:?}");
 }

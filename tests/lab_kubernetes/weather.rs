@@ -1,9 +1,9 @@
-//! Turns in bad weather on a real server: answers that are lost, refusals, storms
-//! of conflicts, nodes that are taken away and made anew, tokens that run out, a
-//! server that hangs or is killed in the middle of a turn.
+//! Turns under injected faults on a real server: lost answers, refusals, storms of conflicts,
+//! nodes that are deleted and recreated, expired tokens, a server that hangs or is killed in the
+//! middle of a turn.
 //!
-//! Whatever happens: a drain is whole or not there, the journal says so or leaves
-//! it open, the next turn concludes, and nothing of others is touched.
+//! In every case: a drain is complete or absent, the journal records it or leaves it open, the
+//! next turn concludes, and no foreign field is changed.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ use super::turns::{
     results, said, through, turn, turn_of,
 };
 
-/// One gate, one node, and the weather between them and the server.
+/// One gate, one node, and the proxy between them and the server.
 struct Site {
     folder: tempfile::TempDir,
     proxy: Proxy,
@@ -67,7 +67,7 @@ impl Site {
         now(self.admin.node(&self.node))
     }
 
-    /// The drain is there, ours and known, once; nothing of others was touched.
+    /// The drain exists once, is fabricgate's and in the journal; no foreign field was changed.
     fn is_drained(&self) {
         let (node, ledger) = (self.now(), self.ledger());
         assert_eq!(own(&ledger), [self.node.as_str()], "{ledger:?}");
@@ -77,16 +77,16 @@ impl Site {
         assert_eq!(foreign(&node), foreign(&self.before));
     }
 
-    /// Nothing was done and nobody believes that it was.
+    /// Nothing was changed, and the journal does not claim a change.
     fn is_untouched(&self) {
         assert_eq!(said(&self.now()), said(&self.before));
         assert!(own(&self.ledger()).is_empty(), "{:?}", self.ledger());
     }
 
-    /// In fair weather a turn drains what is not, and another changes nothing.
+    /// Without faults a turn drains an undrained node, and another changes nothing.
     fn concludes(&self) {
         self.proxy.weather(|_| Weather::Fine);
-        // What nobody answered is waited for, some times as long as a change takes to show.
+        // An unanswered request is awaited, for a multiple of the time that a change needs.
         for _ in 0..60 {
             self.turn(ActionKind::Drain);
             if self.ledger().open_intents.is_empty() {
@@ -115,7 +115,7 @@ impl Drop for Site {
     }
 }
 
-/// Weather for the first so many questions of a kind.
+/// Faults for the first requests of a kind.
 fn first(
     count: usize,
     of: fn(&Call) -> bool,
@@ -133,7 +133,7 @@ fn first(
 }
 
 #[test]
-fn an_answer_that_is_lost_is_looked_for_and_the_drain_made_once() {
+fn a_lost_answer_is_verified_and_the_drain_made_once() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-answer");
     site.proxy.weather(first(1, Call::is_patch, || Weather::LostAnswer));
@@ -144,7 +144,7 @@ fn an_answer_that_is_lost_is_looked_for_and_the_drain_made_once() {
 }
 
 #[test]
-fn a_question_that_is_lost_is_asked_again() {
+fn a_lost_request_is_repeated() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-question");
     site.proxy.weather(first(2, Call::is_patch, || Weather::Lost));
@@ -154,7 +154,7 @@ fn a_question_that_is_lost_is_asked_again() {
 }
 
 #[test]
-fn a_server_that_hears_no_write_leaves_the_node_as_it_was() {
+fn a_server_that_receives_no_write_leaves_the_node_unchanged() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-deaf");
     site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", || Weather::Lost));
@@ -222,7 +222,7 @@ fn a_server_that_asks_for_patience_gets_it() {
     other.proxy.weather(first(2, Call::is_patch, busy));
     assert_eq!(other.drain().0, Done);
     other.is_drained();
-    // One that is never done is not waited for.
+    // A request that is never processed is not awaited.
     let last = Site::new(&lab, "weather-busiest");
     last.proxy.weather(first(
         usize::MAX,
@@ -236,7 +236,7 @@ fn a_server_that_asks_for_patience_gets_it() {
 }
 
 #[test]
-fn trouble_of_the_server_passes_or_is_told() {
+fn server_errors_pass_or_are_reported() {
     let Some(lab) = laboratory() else { return };
     for (code, name) in [(500, "weather-500"), (503, "weather-503"), (504, "weather-504")] {
         let site = Site::new(&lab, name);
@@ -260,7 +260,7 @@ fn trouble_of_the_server_passes_or_is_told() {
 }
 
 #[test]
-fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
+fn a_missing_right_is_reported_and_no_action_counts_as_done() {
     let Some(lab) = laboratory() else { return };
     let denied = || Weather::Answer(403, Vec::new());
     // No node may be patched.
@@ -271,7 +271,7 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
     assert!(detail.contains("no permission"), "{detail}");
     site.is_untouched();
     site.concludes();
-    // Nodes may be patched, their status not: the drain stands, and it is ours.
+    // Nodes may be patched, their status not: the drain exists, and is fabricgate's.
     let half = Site::new(&lab, "weather-half");
     half.proxy.weather(first(usize::MAX, Call::is_status, denied));
     let (result, detail) = half.drain();
@@ -280,7 +280,7 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
         own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open_intents.is_empty();
     assert!(is_there && is_known, "{result:?}: {detail}: {:?}", half.ledger());
     assert_eq!(foreign(&half.now()), foreign(&half.before));
-    // Pods may not be seen: nobody is known to be idle, and drains are made still.
+    // Pods may not be listed: no node is known to be idle, and drains are still made.
     let blind = Site::new(&lab, "weather-blind");
     blind.proxy.weather(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
     let live = now(blind.gate.read_nodes(&[blind.node.as_str().into()])).expect("read");
@@ -302,14 +302,14 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     fs::write(&token, "expired-in-the-middle").expect("written");
     let credentials = format!("tokenFile: {:?}", token.display().to_string());
     site.gate = Gate::new(through(&site.proxy.kubeconfig("gate", &credentials)));
-    // Nobody renewed it: nothing is read and nothing done, and it is not shown.
+    // It was not renewed: nothing is read and nothing done, and the token is not printed.
     let error = now(site.gate.read_nodes(&[site.node.as_str().into()])).expect_err("denied");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(!error.message.contains("in-the-middle"), "{error}");
     fs::write(&token, "admin-token").expect("written");
     now(site.gate.read_nodes(&[site.node.as_str().into()]))
         .expect("a token that was renewed is read");
-    // It runs out between reading and writing.
+    // It expires between reading and writing.
     let renewed = token.clone();
     site.proxy.weather(first_and(1, Call::is_patch, move || {
         fs::write(&renewed, "admin-token").expect("written");
@@ -323,7 +323,7 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     site.concludes();
 }
 
-/// The same as `first`, of something that holds what it needs.
+/// The same as `first`, with captured state.
 fn first_and(
     count: usize,
     of: fn(&Call) -> bool,
@@ -340,7 +340,7 @@ fn first_and(
 }
 
 #[test]
-fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
+fn a_node_that_is_recreated_during_a_turn_is_a_different_one() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-anew");
     let (node, path) = (site.node.clone(), format!("{NODES}/{}", site.node));
@@ -354,7 +354,7 @@ fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
     assert_ne!(now["metadata"]["uid"], site.before["metadata"]["uid"]);
     assert_eq!(drained(&now), None, "{now}");
     assert!(own(&site.ledger()).is_empty(), "{:?}", site.ledger());
-    // Gone for good: no write makes one.
+    // Gone for good: no write recreates it.
     let other = Site::new(&lab, "weather-taken");
     let path = format!("{NODES}/{}", other.node);
     other.proxy.weather(first_and(1, Call::is_patch, move || {
@@ -368,7 +368,7 @@ fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
 }
 
 #[test]
-fn what_a_person_does_in_the_middle_wins() {
+fn a_persons_change_during_a_turn_wins() {
     let Some(lab) = laboratory() else { return };
     let cordoned = json!({"spec": {"unschedulable": true}});
     let opted_out = json!({"metadata": {"labels": {"remediation.medik8s.io/exclude-from-remediation": "true"}}});
@@ -417,7 +417,7 @@ fn a_drain_whose_reason_a_person_edited_is_theirs() {
 }
 
 #[test]
-fn a_certificate_that_was_edited_by_hand_stops_nobody() {
+fn an_edited_certificate_does_not_stop_the_gate() {
     let Some(lab) = laboratory() else { return };
     for (name, text) in [
         ("weather-certificate-a", "{not json"),
@@ -436,7 +436,7 @@ fn a_certificate_that_was_edited_by_hand_stops_nobody() {
 }
 
 #[test]
-fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
+fn one_of_two_concurrent_gates_drains_and_the_other_does_not() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-two");
     let names: Vec<String> = (1..=6).map(|it| format!("weather-two-{it}")).collect();
@@ -467,7 +467,7 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
 }
 
 #[test]
-fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
+fn actions_are_recorded_as_events_of_the_node_where_allowed() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-events");
     let live = now(site.gate.read_nodes(&[site.node.as_str().into()])).expect("read");
@@ -477,19 +477,19 @@ fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
         let access = connect(&server, ResponseReadLimit::Bounded).await.expect("a way");
         events::write_events(&access.client, &records, &live).await
     };
-    now(tell()).expect("told");
+    now(tell()).expect("sent");
     let wanted = format!(
         "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={}",
         site.node
     );
-    let told = now(site.admin.get(&wanted));
-    // Controllers tell of a new node as well, some time.
-    let told = told["items"].as_array().expect("events").iter();
-    let told: Vec<_> = told.filter(|it| it["reason"] != "RegisteredNode").collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!(told[0]["reason"], "FabricDrained");
-    assert_eq!(told[0]["involvedObject"]["uid"], site.before["metadata"]["uid"]);
-    // Whoever may not is told so, once, and nothing else is different.
+    let events = now(site.admin.get(&wanted));
+    // Controllers also report a new node, at some time.
+    let events = events["items"].as_array().expect("events").iter();
+    let events: Vec<_> = events.filter(|it| it["reason"] != "RegisteredNode").collect();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0]["reason"], "FabricDrained");
+    assert_eq!(events[0]["involvedObject"]["uid"], site.before["metadata"]["uid"]);
+    // An account without the right gets one message, and nothing else differs.
     site.proxy.weather(first(
         usize::MAX,
         |it| it.method == "POST",
@@ -506,7 +506,7 @@ fn a_slow_server_is_waited_for_within_bounds() {
     site.proxy.weather(|_| Weather::Slow(Duration::from_millis(400)));
     assert_eq!(site.drain().0, Done);
     site.is_drained();
-    // One that answers nothing for longer than it may.
+    // A server without an answer for longer than the limit.
     let stuck = Site::new(&lab, "weather-stuck");
     stuck.proxy.weather(first(
         usize::MAX,

@@ -1,4 +1,4 @@
-//! `fabricgate capacity` against a real Slurm: blocks and what of them is out.
+//! `fabricgate capacity` against a real Slurm: blocks and their unavailable nodes.
 
 use std::fs;
 
@@ -6,11 +6,10 @@ use serde_json::Value;
 
 use super::*;
 
-/// The program that is asked, where it is not the one built with these tests.
+/// The program under test, by default the one built with these tests.
 const BINARY: &str = "FABRICGATE_LAB_BINARY";
 
-/// What `capacity --from slurm --json` with these arguments besides prints, and
-/// its exit code.
+/// Output of `capacity --from slurm --json` with these additional arguments, and its exit code.
 fn capacity(lab: &Lab, arguments: &[&str]) -> (Value, i32) {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("fabricgate.toml");
@@ -97,7 +96,7 @@ impl<'l> Levels<'l> {
         let levels = Self { lab, file, before };
         fs::write(&levels.file, text).expect("written");
         lab.run(&["scontrol", "reconfigure"]);
-        // A job that comes right behind it may wait for a turn of the scheduler.
+        // A job submitted right after it may wait for a turn of the scheduler.
         std::thread::sleep(Duration::from_secs(2));
         levels
     }
@@ -117,15 +116,15 @@ impl Lab {
         self.run(&["squeue", "-h", "--user=root", "-t", states, "-o", "%i"]).lines().count()
     }
 
-    /// How many jobs with these arguments run at once, of `most` and one more.
+    /// Number of jobs with these arguments that run concurrently, of `most` and one more.
     fn started(&self, arguments: &[&str], most: usize) -> usize {
         for _ in 0..=most {
             let words = ["sbatch", "-Q", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 600"];
-            // One that could never start is refused.
+            // A job that could never start is refused.
             self.finished(&[&words, arguments].concat());
         }
         let begun = Instant::now();
-        // More than one turn of the backfill scheduler, where fewer run than should.
+        // More than one turn of the backfill scheduler, where fewer run than expected.
         while self.jobs("R") < most && begun.elapsed() < Duration::from_secs(15) {
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -1,4 +1,4 @@
-//! Plans carried out on a real Slurm.
+//! Plans applied to a real Slurm.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,15 +19,15 @@ use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// For a controller that hangs; `weather` sees that Slurm's own limit is the same.
+/// For a controller that hangs; `weather` checks that Slurm's own limit is the same.
 const IMPATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) fn drains(names: &[&str]) -> Vec<Action> {
     names.iter().map(|node| action(ActionKind::Drain, node, "nvlink-low")).collect()
 }
 
-/// A gate of its own beside a lab: a state folder, and a program in front of
-/// `scontrol` that writes down what the controller was told.
+/// A gate next to a lab: a state folder, and a program in front of `scontrol` that records the
+/// updates it sends to the controller.
 struct Site<'l> {
     lab: &'l Lab,
     folder: tempfile::TempDir,
@@ -39,7 +39,7 @@ impl<'l> Site<'l> {
         Self::with(lab, "", "")
     }
 
-    /// With lines of shell before and after each update, which is the `$n`th.
+    /// With shell commands before and after each update, which is the `$n`th.
     fn with(lab: &'l Lab, before: &str, after: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let run = &lab.run;
@@ -62,7 +62,7 @@ impl<'l> Site<'l> {
         self.folder.path().join("state")
     }
 
-    /// What the controller was told.
+    /// The updates that the controller received.
     fn updates(&self) -> Vec<String> {
         let text = fs::read_to_string(self.folder.path().join("updates")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -94,8 +94,7 @@ impl Drop for Site<'_> {
     }
 }
 
-/// Takes away what was said on nodes, also after a test that failed; Slurm
-/// forgets features at a reconfigure.
+/// Removes the marks on nodes, also after a failed test; Slurm forgets features at a reconfigure.
 pub(super) fn tidy(lab: &Lab) {
     lab.finished(&["scontrol", "update", "NodeName=ALL", "Extra="]);
     lab.finished(&["scontrol", "reconfigure"]);
@@ -111,8 +110,8 @@ pub(super) fn program(folder: &Path, script: &str) -> Vec<String> {
     vec![path.display().to_string()]
 }
 
-/// One turn: what was left open, and then the plan. What Slurm acknowledged is
-/// looked at again when it is `kept`.
+/// One turn: open intents first, and then the plan. Acknowledged updates are checked again when
+/// they are `kept`.
 pub(super) fn turn(
     state: &Path,
     scontrol: &ScontrolScheduler,
@@ -122,7 +121,7 @@ pub(super) fn turn(
     let mut journal = Journal::open(state).expect("a turn");
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
-    // Nobody listens: what counts is what the scheduler shows.
+    // No reader: only the scheduler's state counts.
     let mut say = |_: &str| {};
     let carrier = Executor {
         scheduler: scontrol,
@@ -180,7 +179,7 @@ fn nodes_are_drained_marked_and_given_back_in_few_calls() {
     }
     assert_eq!(own(&site.ledger()), ["node0001", "node0002", "node0020"]);
 
-    // A second time nothing is told to anybody.
+    // The second time no update is sent.
     let records = site.carry(&all);
     assert!(records.iter().all(|it| it.result == ActionResult::Already), "{records:?}");
     assert_eq!(site.updates().len(), 3);
@@ -211,11 +210,11 @@ fn a_node_with_a_job_drains_while_the_job_goes_on() {
 }
 
 #[test]
-fn what_a_person_drained_is_left_to_them_whenever_they_did() {
+fn a_persons_drain_is_left_alone_at_any_time() {
     let Some(lab) = lab() else { return };
     let hers = "lab scontrol update NodeName=node0009 State=DRAIN Reason='ann: fan'";
     let site = Site::with(&lab, "", &format!("[ $n != 1 ] || {hers}"));
-    // Drained after the plan was made, and while it is carried out.
+    // Drained after the plan was made, and while it is applied.
     lab.run(&["scontrol", "update", "NodeName=node0008", "State=DRAIN", "Reason=bob: psu"]);
     let mut all = drains(&["node0007", "node0008"]);
     all.push(action(ActionKind::Drain, "node0009", "other"));
@@ -226,7 +225,7 @@ fn what_a_person_drained_is_left_to_them_whenever_they_did() {
     assert_eq!(site.updates().len(), 1, "{:?}", site.updates());
     assert_eq!(site.node("node0008").reason.as_deref(), Some("bob: psu"));
     assert_eq!(site.node("node0009").reason.as_deref(), Some("ann: fan"));
-    // Neither is given back, also where it was ours before.
+    // Neither is returned, even where the drain was fabricgate's before.
     let theirs = "Reason=eve: mine now";
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", theirs]);
     let back = ["node0007", "node0008"].map(|it| action(ActionKind::Release, it, "")).to_vec();
@@ -238,7 +237,7 @@ fn what_a_person_drained_is_left_to_them_whenever_they_did() {
 }
 
 #[test]
-fn a_person_who_writes_right_after_us_is_not_written_over() {
+fn a_persons_write_right_after_the_gates_is_not_overwritten() {
     let Some(lab) = lab() else { return };
     let hers = "lab scontrol update NodeName=node0010 State=DRAIN Reason='ann: fan'";
     let site = Site::with(&lab, "", &format!("[ $n != 1 ] || {hers}"));
@@ -246,22 +245,22 @@ fn a_person_who_writes_right_after_us_is_not_written_over() {
     assert_eq!(results(&records), [("node0010", ActionResult::Superseded)], "{records:?}");
     assert_eq!(site.node("node0010").reason.as_deref(), Some("ann: fan"));
     assert_eq!(site.updates().len(), 1);
-    // It was there for a moment, and counts.
+    // It existed for a moment, and counts.
     assert!(site.ledger().spent.len() == 1 && site.ledger().open_intents.is_empty());
 }
 
 #[test]
-fn a_reason_that_slurm_edited_is_still_ours() {
+fn a_reason_that_slurm_edited_is_still_fabricgates() {
     let Some(lab) = lab() else { return };
     let site = Site::new(&lab);
     let all = plan(drains(&["node0011"]));
     site.carry(&all);
-    // What Slurm appends when a node stops answering; `changes` sees it do so.
+    // Slurm's suffix for a node that stops answering; `changes` tests it.
     let edited = "Reason=fabricgate:nvlink-low:r1 e1 : Not responding";
     lab.run(&["scontrol", "update", "NodeName=node0011", edited]);
     assert_eq!(results(&site.carry(&all)), [("node0011", ActionResult::Already)]);
     assert_eq!(own(&site.ledger()), ["node0011"]);
-    // Something happened since: it is not given back unseen.
+    // An event since: it is not returned without a new reading.
     let back = plan(vec![action(ActionKind::Release, "node0011", "")]);
     let records = site.carry(&back);
     assert_eq!(results(&records), [("node0011", ActionResult::Refused)], "{records:?}");
@@ -279,13 +278,13 @@ fn a_node_that_vanishes_from_the_list_takes_no_other_with_it() {
     let done = ActionResult::Done;
     let expected = [("node0012", done), ("node0013", done), ("nosuch", ActionResult::Refused)];
     assert_eq!(results(&records), expected, "{records:?}");
-    assert!(!site.updates()[0].contains("nosuch"), "what is not known is not told");
-    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert!(!site.updates()[0].contains("nosuch"), "an unknown node is not in an update");
+    assert_eq!(site.updates().len(), 1, "it is not sent twice");
     assert_eq!(own(&site.ledger()), ["node0012", "node0013"]);
 }
 
 #[test]
-fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
+fn a_user_without_the_right_gets_a_clear_message_and_loses_nothing() {
     let Some(lab) = lab() else { return };
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
     let mut site = Site::new(&lab);
@@ -312,7 +311,7 @@ fn a_drain_that_timed_out_and_was_made_later_is_found_done() {
     site.scontrol.limit = IMPATIENCE;
     let records = site.carry(&plan(drains(&["node0016"])));
     assert_eq!(results(&records), [("node0016", ActionResult::Done)], "{records:?}");
-    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert_eq!(site.updates().len(), 1, "it is not sent twice");
     assert_eq!(own(&site.ledger()), ["node0016"]);
 }
 
@@ -330,14 +329,14 @@ fn with_a_controller_that_hangs_for_long_it_stays_open_until_it_can_be_seen() {
     let (unknown, refused) = (ActionResult::Unknown, ActionResult::Refused);
     assert_eq!(results(&records), [("node0017", unknown), ("node0018", refused)], "{records:?}");
     assert_eq!((site.ledger().open_intents.len(), site.ledger().spent.len()), (1, 1));
-    // It was made when the controller woke up, and the next turn finds it.
+    // The controller made it when it resumed, and the next turn finds it.
     lab.wait_for("the drain", || site.node("node0017").has_state("DRAIN"));
     let records = site.carry(&all);
     let (already, done) = (ActionResult::Already, ActionResult::Done);
     assert_eq!(results(&records), [("node0017", already), ("node0018", done)], "{records:?}");
     assert_eq!(own(&site.ledger()), ["node0017", "node0018"]);
-    let told = site.updates();
-    assert_eq!(told.iter().filter(|it| it.contains("0017")).count(), 1, "{told:?}");
+    let updates = site.updates();
+    assert_eq!(updates.iter().filter(|it| it.contains("0017")).count(), 1, "{updates:?}");
 }
 
 #[test]
@@ -351,9 +350,9 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     let node = site.node("node0019");
     assert!(node.has_state("DRAIN"), "{node:?}");
     assert_eq!(node.reason.as_deref(), Some("fabricgate:nvlink-low:r1 e1"));
-    // It may have been kept by chance; then it is not told twice.
-    let told = site.updates().len();
-    assert_eq!(told, if records[0].detail.contains("after it was lost") { 2 } else { 1 });
+    // It may have been saved in time; then it is not sent twice.
+    let updates = site.updates().len();
+    assert_eq!(updates, if records[0].detail.contains("after it was lost") { 2 } else { 1 });
     assert_eq!(own(&site.ledger()), ["node0019"]);
     assert_eq!(site.ledger().spent.len(), 1, "it counts once");
 }
@@ -365,7 +364,7 @@ fn defect_5_an_undo_within_moments_is_respected() {
     let site = Site::with(&lab, "", undo);
     let records = site.carry(&plan(drains(&["node0019"])));
     assert_eq!(results(&records), [("node0019", ActionResult::Superseded)], "{records:?}");
-    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert_eq!(site.updates().len(), 1, "it is not sent twice");
     assert!(!site.node("node0019").has_state("DRAIN"));
     let ledger = site.ledger();
     assert_eq!(

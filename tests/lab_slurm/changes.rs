@@ -1,6 +1,6 @@
-//! What a real Slurm makes of changes, by both ways to it: reasons that it edits,
-//! lists that are applied in part, drains that are not what they seem. What
-//! happens when the controller fails is in `weather`.
+//! Effects of changes on a real Slurm, by both ways to it: reasons that it edits, lists that it
+//! applies in part, drains that are not what they seem. `weather` tests failures of the
+//! controller.
 
 use control::gate::scheduler::{Scheduler, SchedulerError};
 use control::gate::scontrol::ScontrolScheduler;
@@ -13,7 +13,7 @@ use super::*;
 /// Longer than the 10 s after which Slurm itself gives up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Both ways to the lab's controller, and the file that a token is read from.
+/// Both ways to the lab's controller, and the file of its token.
 pub(super) struct Ways {
     folder: tempfile::TempDir,
     pub(super) scontrol: ScontrolScheduler,
@@ -113,8 +113,7 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
                 assert_eq!(node.state, ["IDLE", "DRAIN"], "{}", node.name);
                 assert_eq!(node.reason.as_deref(), Some(reason.as_str()));
                 assert_eq!(node.reason_by.as_deref(), Some("root"));
-                // Without a boot where its daemon has not yet come back from a
-                // reconfiguration.
+                // Without a boot while its daemon is not yet back from a reconfiguration.
                 assert!(node.reason_at.expect("a moment") >= node.booted.unwrap_or_default());
                 assert_eq!(node.allocated_cpus, Some(0));
             }
@@ -130,7 +129,7 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
 }
 
 #[test]
-fn the_words_that_are_shown_do_what_is_meant() {
+fn the_displayed_commands_have_the_intended_effect() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let change =
@@ -149,11 +148,11 @@ fn the_words_that_are_shown_do_what_is_meant() {
 }
 
 #[test]
-fn words_reach_a_controller_behind_ssh_as_they_are() {
+fn arguments_reach_a_controller_behind_ssh_unchanged() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let ssh = folder.path().join("ssh");
-    // As sshd does: the words in one line, for the shell of the user.
+    // As sshd does: the arguments in one line, for the shell of the user.
     std::fs::write(&ssh, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&ssh, mode).expect("a program");
@@ -184,7 +183,7 @@ fn slurm_itself_lets_a_drain_take_over_anybodys_reason() {
         ]);
         let before = one(way, "node0007");
         assert_eq!(before.reason.as_deref(), Some("psu: ann"));
-        assert_eq!(before.reason_by.as_deref(), Some("slurm"), "whose it is can be seen before");
+        assert_eq!(before.reason_by.as_deref(), Some("slurm"), "its author is readable before");
         done(way, &["node0007"], &drain("fabricgate:x:r1 e1"));
         let after = one(way, "node0007");
         assert_eq!(after.reason.as_deref(), Some("fabricgate:x:r1 e1"));
@@ -198,8 +197,7 @@ fn slurm_itself_lets_a_drain_take_over_anybodys_reason() {
 fn slurm_adds_to_the_reason_of_a_drained_node() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    // A node that dies is told of in the same way (` : Not responding`), after
-    // half a minute.
+    // Slurm marks a dead node in the same way (` : Not responding`), after half a minute.
     let set = "rm -rf /tmp/kept; cp -a /etc/slurm /tmp/kept; \
                echo RebootProgram=/bin/true >>/etc/slurm/slurm.conf; scontrol reconfigure";
     lab.run(&["sh", "-ec", set]);
@@ -208,7 +206,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     lab.run(&["scontrol", "reboot", "node0030"]);
     lab.wait_for("the reboot", || one(&ways.scontrol, "node0030").has_state("REBOOT_ISSUED"));
     let found = ways.both().map(|way| one(way, "node0030"));
-    // Its daemon is there all the time, so it may be back by now.
+    // Its daemon runs all the time, so it may be back by now.
     lab.wait_for("it back", || {
         lab.finished(&["scontrol", "cancel_reboot", "node0030"]);
         let _ = told(&ways.scontrol, &["node0030"], &resume());
@@ -218,7 +216,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     lab.settle();
     for node in found {
         assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1 : reboot issued"));
-        assert_eq!(node.reason_by.as_deref(), Some("slurm"), "no longer who drained it");
+        assert_eq!(node.reason_by.as_deref(), Some("slurm"), "its author is lost");
         assert!(node.has_state("DRAIN"), "{node:?}");
     }
 }
@@ -227,7 +225,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
 fn a_list_is_applied_up_to_the_first_unknown_node() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    // Slurm sorts the list, whatever its order was.
+    // Slurm sorts the list, regardless of its order.
     for way in ways.both() {
         for (names, is_done) in [
             (["node0005", "nosuch"], true),
@@ -268,8 +266,8 @@ fn a_node_that_vanished_is_absent_and_not_idle() {
 fn a_name_that_slurm_knows_as_a_host_is_not_a_node() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    // Slurm takes a host's name for its first node; reading shows nothing by
-    // that name, which is why nodes are read before they are changed.
+    // Slurm takes a host's name for its first node; reading returns nothing under that name,
+    // which is why nodes are read before they are changed.
     lab.update("slurmlab", &["Comment=by its host"]);
     for way in ways.both() {
         assert!(seen(way, &["slurmlab"]).nodes.is_empty());
@@ -305,7 +303,7 @@ fn the_reason_of_a_drain_goes_with_the_drain() {
         done(way, &["node0011"], &resume());
         let node = one(way, "node0011");
         assert_eq!((node.has_state("DRAIN"), &node.reason, &node.reason_by), (false, &None, &None));
-        // 24.11 keeps it where nobody is drained any more.
+        // 24.11 keeps it on a node that is no longer drained.
         let text = lab.run(&["scontrol", "show", "node", "node0011"]);
         assert_eq!(text.contains("Reason=fabricgate"), !lab.has_yaml(), "{text}");
         lab.settle();
@@ -318,7 +316,7 @@ fn a_node_with_a_job_has_the_flag_and_is_not_drained() {
     let ways = Ways::to(&lab);
     for way in ways.both() {
         lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
-        // Both say the same at once, also of one node that nobody asked for yet.
+        // Both report the same in one reading, also for a single node.
         lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R"]).contains("node0003"));
         assert!(0 < one(way, "node0003").allocated_cpus.expect("a number"), "{}", way.name());
         done(way, &["node0003"], &drain("fabricgate:x:r1 e1"));
@@ -373,7 +371,7 @@ fn reasons_are_read_back_as_they_were_written() {
 }
 
 #[test]
-fn what_others_wrote_is_read_whatever_it_is() {
+fn foreign_fields_with_any_content_are_read() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     for reason in
@@ -386,7 +384,7 @@ fn what_others_wrote_is_read_whatever_it_is() {
             assert_eq!(node.state, ["IDLE", "DRAIN"]);
         }
     }
-    // Bytes that are no text: Slurm prints them as they are.
+    // Invalid UTF-8: Slurm prints the bytes as they are.
     let script = r#"scontrol update NodeName=node0013 State=DRAIN Reason="$(printf 'a\377b')""#;
     lab.run(&["sh", "-ec", script]);
     for way in ways.both() {
@@ -421,8 +419,7 @@ fn features_are_written_whole_and_can_be_taken_away() {
                 assert_eq!(node.active_features, active, "{}", way.name());
             }
         }
-        // One list alone: what is available becomes active, and what is active
-        // cannot be dropped.
+        // A single list: available features become active, and active ones cannot be dropped.
         let alone = |words: &[&str]| NodeUpdate {
             available_features: list(words),
             ..NodeUpdate::default()
@@ -479,7 +476,7 @@ fn a_name_that_stands_for_more_than_one_node_is_refused() {
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
         }
         let all = seen(way, &[]);
-        assert!(all.nodes.values().all(|it| it.comment == "everybody"), "what Slurm makes of ALL");
+        assert!(all.nodes.values().all(|it| it.comment == "everybody"), "Slurm's meaning of ALL");
     }
     lab.update("ALL", &["Comment="]);
 }

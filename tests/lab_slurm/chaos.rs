@@ -1,6 +1,6 @@
-//! Bad days before a real Slurm: `slurmctld` killed, hung and started again in
-//! the middle of turns, calls lost and orphaned, people who edit nodes meanwhile.
-//! The nodes are measured in a simulated fabric; what is told is real.
+//! Faults of a real Slurm: `slurmctld` is killed, hung and restarted in the middle of turns,
+//! calls are lost and orphaned, and operators edit nodes meanwhile. The nodes are measured in a
+//! simulated fabric; the updates are real.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,11 +18,11 @@ use super::storm::slurm;
 use super::storm::world::{Domains, Weather, World};
 use super::*;
 
-/// Episodes of the ordinary test command: each takes the most part of a minute.
+/// Episodes of the ordinary test command: each takes most of a minute.
 const RUNS: u64 = 1;
 
-/// In front of `scontrol`: writes down what is asked and told, and makes the
-/// weather. Its first word is the number of the command that it is asked by.
+/// In front of `scontrol`: records requests and updates, and injects faults. Its first argument
+/// is the number of the command that calls it.
 const RECORDER: &str = r#"#!/bin/bash
 # Only the gate's clock is wrong: the log is put in order by ours.
 unset LD_PRELOAD
@@ -93,7 +93,7 @@ cat "$answer"
 exit $rc
 "#;
 
-/// A person at work on a node: which, and what is done.
+/// A person's edit of a node: the node, and the kind of edit.
 const HAND: &str = r#"#!/bin/bash
 node=$1; what=$2
 told() { "$run" scontrol update NodeName="$node" "$@" >/dev/null 2>&1; }
@@ -112,21 +112,21 @@ esac
 mv "$here/hand.new.$$" "$here/log/$(date +%s%N).0.hand"
 "#;
 
-/// An edit as the words of `hand`.
+/// An edit as the arguments of `hand`.
 fn words(edit: &Edit) -> String {
     match edit {
         Edit::Drain(reason) => format!("drain:{reason}"),
         Edit::Down(reason) => format!("down:{reason}"),
         Edit::Append => "append".to_owned(),
         Edit::Resume => "resume".to_owned(),
-        // Beside ours it takes a program that reads JSON.
+        // Together with fabricgate's edit it needs a program that reads JSON.
         Edit::Comment | Edit::Entry => "comment".to_owned(),
         Edit::Text => "text".to_owned(),
         Edit::Feature => "feature".to_owned(),
     }
 }
 
-/// A line of the weather, as the recorder reads it.
+/// A line of the fault plan, as the recorder reads it.
 fn line(number: usize, weather: &Weather) -> String {
     let how = match weather {
         Weather::Slow(time) => format!("Slow {}", time.as_secs_f64()),
@@ -179,7 +179,7 @@ impl Recorded {
         recorded
     }
 
-    fn told(&self, words: &[&str]) -> bool {
+    fn succeeds(&self, words: &[&str]) -> bool {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
         let limit = Duration::from_secs(60);
         let (_nobody, stop) = tokio::sync::watch::channel(false);
@@ -187,12 +187,12 @@ impl Recorded {
         now(exec::run(&request, stop)).expect("a program").ending.is_success()
     }
 
-    /// How all nodes stand, as whoever looks after the storm sees it.
+    /// The state of all nodes, as the test that runs the storm sees it.
     fn look(&self) {
         let script = r#""$1" scontrol show node "$2" --json >"$0/look" && mv "$0/look" "$0/log/$(date +%s%N).0.look""#;
         let nodes: Vec<&str> = self.begin.keys().map(String::as_str).collect();
         let here = self.here.display().to_string();
-        self.told(&["bash", "-c", script, &here, &self.run, &nodes.join(",")]);
+        self.succeeds(&["bash", "-c", script, &here, &self.run, &nodes.join(",")]);
     }
 }
 
@@ -234,7 +234,7 @@ impl World for Recorded {
 
     fn edit(&self, node: &str, edit: &Edit) {
         let hand = self.here.join("hand").display().to_string();
-        self.told(&[&hand, node, &words(edit)]);
+        self.succeeds(&[&hand, node, &words(edit)]);
     }
 
     fn mend(&self) {
@@ -242,7 +242,7 @@ impl World for Recorded {
                       for i in $(seq 200); do scontrol ping | grep -q 'is UP' && break; \
                       [ $i != 40 ] || slurmctld; sleep 0.2; done; \
                       for i in $(seq 200); do sinfo -h -N -o %T | grep -q unk || break; sleep 0.2; done";
-        self.told(&[&self.run, "sh", "-c", script]);
+        self.succeeds(&[&self.run, "sh", "-c", script]);
         self.look();
     }
 
@@ -250,7 +250,7 @@ impl World for Recorded {
         let script = "kill -KILL $(cat /run/slurmctld/slurmctld.pid); sleep 0.2; slurmctld -c; \
                       for i in $(seq 200); do scontrol ping | grep -q 'is UP' && break; sleep 0.2; done; \
                       for i in $(seq 200); do sinfo -h -N -o %T | grep -q unk || break; sleep 0.2; done";
-        self.told(&[&self.run, "sh", "-c", script]);
+        self.succeeds(&[&self.run, "sh", "-c", script]);
         self.look();
         true
     }
@@ -267,7 +267,7 @@ impl World for Recorded {
 
     fn restored(&self) -> bool {
         let script = r#": >"$0/log/$(date +%s%N).0.restored""#;
-        self.told(&["bash", "-c", script, &self.here.display().to_string()])
+        self.succeeds(&["bash", "-c", script, &self.here.display().to_string()])
     }
 
     fn is_late(&self) -> bool {
@@ -284,7 +284,7 @@ impl World for Recorded {
             .expect("the log")
             .map(|entry| entry.expect("a file").path())
             .collect();
-        // Their names begin with moments of one length.
+        // Their names begin with times of equal length.
         files.sort();
         let mut log = Log::of(self.begin.clone());
         for file in files {
@@ -293,7 +293,7 @@ impl World for Recorded {
             let command: u32 = parts.next().and_then(|it| it.parse().ok()).expect("a number");
             let bytes = fs::read(&file).expect("a file");
             match parts.next() {
-                Some("told") => told(&mut log, command, &bytes),
+                Some("told") => log_update(&mut log, command, &bytes),
                 Some("restored") => {
                     log.entries.push(Entry { by: By::Hand, what: What::Restored });
                 }
@@ -306,8 +306,8 @@ impl World for Recorded {
     }
 }
 
-/// What a recorded update told, in the log.
-fn told(log: &mut Log, command: u32, bytes: &[u8]) {
+/// Logs a recorded update.
+fn log_update(log: &mut Log, command: u32, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let journal = lines.next().and_then(|it| it.parse().ok()).unwrap_or_default();
@@ -331,14 +331,14 @@ fn told(log: &mut Log, command: u32, bytes: &[u8]) {
 }
 
 #[test]
-fn whatever_befalls_slurm_the_gate_keeps_its_promises() {
+fn under_every_fault_of_slurm_the_gate_keeps_its_invariants() {
     let Some(lab) = lab() else { return };
     let names = |numbers| nodes(numbers).iter().map(ToString::to_string).collect();
     let domains: Domains =
         vec![("block01".to_owned(), names(1..=4)), ("block02".to_owned(), names(19..=22))];
     let calm = || {
-        // The reason of an earlier drain stays on an idle node (24.11): one of ours would be
-        // that of another gate in the next episode.
+        // The reason of an earlier drain stays on an idle node (24.11): one of fabricgate's would
+        // belong to another gate in the next episode.
         for node in domains.iter().flat_map(|(_, nodes)| nodes) {
             let node = format!("NodeName={node}");
             lab.finished(&["scontrol", "update", &node, "State=DRAIN", "Reason=between episodes"]);

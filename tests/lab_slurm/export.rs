@@ -1,5 +1,5 @@
-//! Exports for Slurm, read by a real one: a topology with blocks as measured, a
-//! filter that its commands run, and a host file that srun follows.
+//! Exports for Slurm, read by a real one: a topology with blocks as measured, a filter that its
+//! commands run, and a host file that srun follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use readers::claims::slurm::partitions::partition_of_topology;
 
 use super::{Lab, blocks, lab, of};
 
-/// The two racks of the lab, where node0018 was measured in the second and node0005
-/// has a slow link.
+/// The two racks of the lab, where node0018 was measured in the second and node0005 has a slow
+/// link.
 fn map() -> VerifiedMap {
     let text = "[[domain]]\nname = \"block01\"\nnodes = \"node[0001-0018]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
                 [[domain]]\nname = \"block02\"\nnodes = \"node[0019-0036]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n";
@@ -78,7 +78,7 @@ fn map() -> VerifiedMap {
         recordings: &[],
         catalogue: builtin::builtin_catalogue(),
     });
-    // As `act::topology` says of a node that another run measured there.
+    // As `act::topology` reports a node that another run measured there.
     let moved = NodeName::from("node0018");
     for domain in &mut map.domains {
         match domain.name.as_str() {
@@ -101,7 +101,7 @@ fn etc(lab: &Lab) -> PathBuf {
     PathBuf::from(&lab.run).with_file_name("etc")
 }
 
-/// Files of the lab as they were, at the end.
+/// Saved files of the lab, restored at the end.
 struct Put<'l> {
     lab: &'l Lab,
     before: BTreeMap<PathBuf, Option<String>>,
@@ -203,9 +203,9 @@ fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
     let write = |options: &ExportOptions| {
         (find_target("slurm-topology").expect("a target").write)(&map, options)
     };
-    let said = write(&ExportOptions::default()).expect_err("refused").to_string();
-    assert!(said.contains("topo-flat") && said.contains("--from FILE"), "{said}");
-    // The site's own file, changed, is taken.
+    let message = write(&ExportOptions::default()).expect_err("refused").to_string();
+    assert!(message.contains("topo-flat") && message.contains("--from FILE"), "{message}");
+    // The site's own file, changed, is accepted.
     let file = std::fs::read_to_string(etc(&lab).join("topology.yaml")).expect("the lab's");
     let whole =
         write(&ExportOptions { from: Some(file), ..ExportOptions::default() }).expect("written");
@@ -222,12 +222,12 @@ fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
 }
 
 #[test]
-fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
+fn sbatch_runs_the_filter_and_jobs_larger_than_any_block_are_refused() {
     let Some(lab) = lab() else { return };
     let mut put = Put::on(&lab);
     let conf = std::fs::read_to_string(etc(&lab).join("slurm.conf")).expect("slurm.conf");
     put.file("slurm.conf", &format!("{conf}\nCliFilterPlugins=lua\n"));
-    // Both streams: what a filter says goes to standard error.
+    // Both streams: a filter writes its messages to standard error.
     let asked = |words: &str| {
         let script = format!("sbatch --test-only -o /dev/null {words} --wrap 'true' 2>&1");
         lab.finished(&["sh", "-c", &script])
@@ -238,17 +238,21 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
             &export("slurm-cli-filter", &ExportOptions { enforce, ..ExportOptions::default() }),
         );
         // The second block has 19 nodes, the first 16 in order.
-        let (said, ending) = asked("-N20 --segment=20");
+        let (message, ending) = asked("-N20 --segment=20");
         assert!(
-            said.contains("--segment=20: no NVLink domain has that many usable nodes"),
-            "{said}"
+            message.contains("--segment=20: no NVLink domain has that many usable nodes"),
+            "{message}"
         );
-        assert!(said.contains("run 20260304-050607-abcdef"), "{said}");
-        assert!(!refused || !ending.is_success(), "{said}");
-        assert_eq!(said.contains("cli_filter plugin terminated with error"), refused, "{said}");
+        assert!(message.contains("run 20260304-050607-abcdef"), "{message}");
+        assert!(!refused || !ending.is_success(), "{message}");
+        assert_eq!(
+            message.contains("cli_filter plugin terminated with error"),
+            refused,
+            "{message}"
+        );
         for well in ["-N16 --segment=16", "-N1", "-N8 --segment=4", ""] {
-            let (said, _) = asked(well);
-            assert!(!said.contains("fabricgate"), "{well}: {said}");
+            let (message, _) = asked(well);
+            assert!(!message.contains("fabricgate"), "{well}: {message}");
         }
     }
 }
@@ -256,7 +260,7 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
 #[test]
 fn srun_places_tasks_in_the_order_of_the_host_file() {
     let Some(lab) = lab() else { return };
-    // The degraded one comes last, which no order of Slurm's own would do.
+    // The degraded node comes last, unlike in any of Slurm's own orders.
     let options = ExportOptions {
         nodes: Some(names("node[0004-0007]")),
         form: Some("slurm".to_owned()),
@@ -267,18 +271,18 @@ fn srun_places_tasks_in_the_order_of_the_host_file() {
     assert!(hosts.ends_with("node0007\nnode0005\nnode0005\n"), "{hosts}");
     let mut put = Put::on(&lab);
     put.file("ranks.hosts", &hosts);
-    // Inside an allocation: where blocks are in force Slurm makes none of this distribution.
+    // Inside an allocation: with blocks in force Slurm does not create this distribution.
     let script = "SLURM_HOSTFILE=/etc/slurm/ranks.hosts srun --mpi=none -n8 --distribution=arbitrary \
                   sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME' 2>&1";
     let nodes = ["-N4", "-n8", "-w", "node[0004-0007]"];
-    let said =
+    let output =
         lab.run(&[&["salloc", "-Q", "-p", "main"], &nodes[..], &["sh", "-c", script]].concat());
-    let mut tasks: Vec<(u32, &str)> = said
+    let mut tasks: Vec<(u32, &str)> = output
         .lines()
         .filter_map(|line| line.split_once(' '))
         .filter_map(|(rank, node)| Some((rank.parse().ok()?, node)))
         .collect();
     tasks.sort_unstable();
     let placed: Vec<&str> = tasks.into_iter().map(|(_, node)| node).collect();
-    assert_eq!(placed, hosts.lines().collect::<Vec<_>>(), "{said}");
+    assert_eq!(placed, hosts.lines().collect::<Vec<_>>(), "{output}");
 }

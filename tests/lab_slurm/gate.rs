@@ -1,5 +1,5 @@
-//! The whole gate on a real Slurm: a fault found, drained, repaired, measured
-//! again and returned, and an operator's own drain left alone.
+//! The whole gate on a real Slurm: a fault found, drained, repaired, measured again and returned,
+//! and an operator's drain left alone.
 
 #[path = "state.rs"]
 mod state;
@@ -12,12 +12,11 @@ use super::*;
 
 const OPERATORS: &str = "psu: swap, ticket 4711";
 
-/// As many nodes of the first rack as an audit needs: what is tested here is the
-/// gate, and each node more is some processes more.
+/// The minimum of nodes of the first rack for an audit: the gate is under test here, and each
+/// further node adds processes.
 const SOME: &str = "node[0003-0011]";
 
-/// The lab's two racks with half the links of one GPU lost on each of these
-/// nodes.
+/// The lab's two racks with half the links of one GPU lost on each of these nodes.
 pub(super) fn with_faults(nodes: &[&str]) -> String {
     let fault = |node: &&str| {
         format!("\n[[fault]]\nkind = \"lost-links\"\ngpu = \"{node}:2\"\ncount = 9\n")
@@ -36,23 +35,23 @@ impl Lab {
         self.node(node).0.iter().any(|word| word == "DRAIN")
     }
 
-    /// Features of a node that are in force.
+    /// Active features of a node.
     pub(super) fn features(&self, node: &str) -> String {
         let shown = self.run(&["scontrol", "show", "node", node, "-o"]);
         let features = shown.split_whitespace().find_map(|it| it.strip_prefix("ActiveFeatures="));
         features.expect("features").to_owned()
     }
 
-    /// Puts everything back that these tests leave on nodes.
+    /// Resets everything that these tests change on nodes.
     pub(super) fn forget(&self) {
         self.run(&["scontrol", "update", "NodeName=ALL", "Extra="]);
-        // Features that were set by hand go with this.
+        // This also removes features that were set by hand.
         self.run(&["scontrol", "reconfigure"]);
     }
 }
 
-pub(super) fn expect(told: &Told, code: i32) {
-    assert_eq!(told.code, Some(code), "{}\n{}", told.stdout, told.stderr);
+pub(super) fn expect(output: &Told, code: i32) {
+    assert_eq!(output.code, Some(code), "{}\n{}", output.stdout, output.stderr);
 }
 
 #[test]
@@ -62,7 +61,7 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let site = site(&lab, "", "[policy]\nclean_hours = 1\n");
     lab.drain_by_hand("node0020");
 
-    // A dry run says what it would do, and does nothing.
+    // A dry run prints its plan, and changes nothing.
     let dry = fabricgate(&site, &["audit", SOME]);
     expect(&dry, 3);
     assert!(dry.stdout.contains("NodeName=node0007"), "{}", dry.stdout);
@@ -74,8 +73,8 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let (state, reason) = lab.node("node0007");
     assert!(state.iter().any(|word| word == "DRAIN"), "{state:?} {}", applied.stderr);
     assert!(reason.starts_with("fabricgate:"), "{reason}");
-    // Defects 12 and 13 of the operator's review: what `sinfo -R` shows is the class, and the
-    // reason as it is pasted finds the evidence.
+    // Defects 12 and 13 of the operator's review: `sinfo -R` shows the class, and the pasted
+    // reason finds the evidence.
     let short = lab.run(&["sinfo", "-h", "-R", "-o", "%20E"]);
     assert!(short.contains("fabricgate:nvlink-"), "{short}");
     let explained = fabricgate(&site, &["explain", &reason]);
@@ -95,12 +94,12 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let first = fabricgate(&site, &["recertify", SOME, "--apply"]);
     assert!(lab.is_drained("node0007"), "one clean run is not two: {}", first.stderr);
     assert_eq!(lab.node("node0007").1, reason);
-    // Defect 7 of the operator's review: a second one right behind it counts for nothing, and
-    // it is told when one does.
+    // Defect 7 of the operator's review: a second run right after it does not count, and the
+    // output states when a run counts.
     let soon = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
     assert!(lab.is_drained("node0007"), "{}", soon.stderr);
-    let told = soon.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("was made too soon after it; the next run counts from"), "{told}");
+    let text = soon.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("was made too soon after it; the next run counts from"), "{text}");
     let file = site.path().join("fabricgate.toml");
     let config = fs::read_to_string(&file).expect("a configuration");
     let config = config.replace("clean_hours = 1", "clean_hours = 0");
@@ -118,7 +117,7 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let certificate = fs::read_to_string(&certificate).expect("a certificate");
     assert!(certificate.contains("fabricgate.certificate/1"), "{certificate}");
 
-    // The operator's own drain was nobody else's business.
+    // The operator's drain is unchanged.
     let (state, reason) = lab.node("node0020");
     assert!(state.iter().any(|word| word == "DRAIN"), "{state:?}");
     assert_eq!(reason, OPERATORS);
@@ -127,22 +126,26 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
 }
 
 #[test]
-fn three_suspects_of_one_rack_trip_the_breaker_and_drain_nobody() {
+fn three_suspects_of_one_rack_trip_the_breaker_and_drain_no_node() {
     let Some(lab) = lab() else { return };
     let bad = ["node0003", "node0007", "node0011"];
     furnish(&lab, &with_faults(&bad));
     let site = site(&lab, "", "");
-    let told = fabricgate(&site, &["audit", SOME, "--apply"]);
-    expect(&told, 6);
+    let output = fabricgate(&site, &["audit", SOME, "--apply"]);
+    expect(&output, 6);
     for node in bad {
-        assert!(!lab.is_drained(node), "{}", told.stdout);
+        assert!(!lab.is_drained(node), "{}", output.stdout);
     }
-    assert!(told.stdout.contains("frozen") || told.stderr.contains("frozen"), "{}", told.stdout);
+    assert!(
+        output.stdout.contains("frozen") || output.stderr.contains("frozen"),
+        "{}",
+        output.stdout
+    );
     lab.forget();
 }
 
 #[test]
-fn a_state_folder_that_is_not_there_any_more_is_no_fresh_start() {
+fn a_lost_state_folder_is_not_a_fresh_start() {
     let Some(lab) = lab() else { return };
     furnish(&lab, &with_faults(&["node0007"]));
     let site = site(&lab, "", "");
@@ -156,9 +159,9 @@ fn a_state_folder_that_is_not_there_any_more_is_no_fresh_start() {
     assert!(status.stderr.contains("there is no journal"), "{}", status.stderr);
     let again = fabricgate(&site, &["apply", &run, "--apply"]);
     expect(&again, 6);
-    assert!(!lab.is_drained("node0007"), "what a person undid is not known: {}", again.stdout);
+    assert!(!lab.is_drained("node0007"), "the person's change is unknown: {}", again.stdout);
     assert!(again.stdout.contains("a gate has marked node0007"), "{}", again.stdout);
-    // A person who says that the record is gone for good is believed.
+    // An operator's statement that the record is lost is accepted.
     expect(&fabricgate(&site, &["gate", "reset", "--why", "the disk is gone"]), 0);
     expect(&fabricgate(&site, &["apply", &run, "--apply"]), 0);
     assert!(lab.is_drained("node0007"));
@@ -192,7 +195,7 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     fs::write(site.path().join("token"), lab.token()).expect("written");
     let config = site.path().join("fabricgate.toml");
     let text = fs::read_to_string(&config).expect("a configuration");
-    // The lab itself is the claim: without this, sources would be asked as well.
+    // The lab itself is the claim: without this, sources would be queried as well.
     let text = text.replace("[gate]\n", "[gate]\nthrough = \"slurmrestd\"\n");
     fs::write(&config, text).expect("written");
     expect(&fabricgate(&site, &["audit", "node[0027-0034]"]), 3);
@@ -210,25 +213,24 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     expect(&again, 0);
     assert_eq!(lab.run(&["scontrol", "show", "node", "node0030", "-o"]), before);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("drained by us: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 1"), "{}", status.stdout);
     assert!(status.stdout.contains("IDLE+DRAIN"), "{}", status.stdout);
-    // Defect 8 of the operator's review: what an operator did is told, and who.
+    // Defect 8 of the operator's review: the output reports an operator's change and its author.
     let taken = ["scontrol", "update", "NodeName=node0030", "Reason=rma INC4712"];
     lab.run(&taken);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("at odds with the journal: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("differing from the journal: 1"), "{}", status.stdout);
     assert!(status.stdout.contains("rma INC4712") && status.stdout.contains("by root"));
     lab.run(&["scontrol", "update", "NodeName=node0030", "State=RESUME"]);
     lab.wait_for("node0030 idle", || lab.node("node0030").0 == ["IDLE"]);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("fabricgate's drain is missing"), "{}", status.stdout);
-    assert!(status.stdout.contains("drained by us: 0"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 0"), "{}", status.stdout);
     let log = fabricgate(&site, &["gate", "log", "--since", "1h", "node0030"]);
     assert!(log.stdout.contains("drain (nvlink-"), "{}", log.stdout);
     lab.forget();
 }
 
-/// The newest run in a folder.
 pub(super) fn newest(runs: &Path) -> String {
     let runs = fs::read_dir(runs).expect("runs");
     let mut names: Vec<String> =

@@ -1,6 +1,6 @@
-//! Nodes measured through a real Slurm: jobs and reservations that are made for
-//! a sweep and gone after it, whatever becomes of the sweep. The tools on the
-//! nodes are simulated, and answer through the same door as real ones.
+//! Nodes measured through a real Slurm: jobs and reservations that exist only for a sweep, even
+//! if the sweep is killed. The tools on the nodes are simulated, and answer through the same
+//! interface as real ones.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,10 +19,10 @@ use serde_json::Value;
 
 use super::*;
 
-/// The program that measures, where it is not the one built with these tests.
+/// The measuring program, by default the one built with these tests.
 const BINARY: &str = "FABRICGATE_LAB_BINARY";
 
-/// What the lab's nodes are made of: two healthy racks.
+/// The lab's hardware: two healthy racks.
 pub(super) const HEALTHY: &str = r#"
 title = "The lab's two racks"
 seed = 61
@@ -41,34 +41,34 @@ nodes = "node[0019-0036]"
 platform = "gb200-nvl72"
 "#;
 
-/// Some nodes of both racks, where more would show nothing more.
+/// Some nodes of both racks; more would not show more.
 const SOME: &str = "node[0001-0004,0019-0022]";
 
-/// What stands for fabricgate on a node: the same program, with the scenario,
-/// the node's name and the simulated tools around it.
+/// The stand-in for fabricgate on a node: the same program, with the scenario, the node's name
+/// and the simulated tools around it.
 const WORKER: &str = "#!/bin/sh\n\
     export FABRICGATE_SIM=/srv/scenario.toml FABRICGATE_SIM_NODE=$SLURMD_NODENAME\n\
     export PATH=/srv/tools:$PATH\n\
     exec /srv/fabricgate \"$@\"\n";
 
-/// The program as this machine has it.
+/// The path of the program on this machine.
 pub(super) fn binary() -> String {
     std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned())
 }
 
-/// Puts the program, its simulated tools and a scenario into the lab.
+/// Copies the program, its simulated tools and a scenario into the lab.
 pub(super) fn furnish(lab: &Lab, scenario: &str) {
     let srv = Path::new(&lab.run).parent().expect("the lab's folder").join("srv");
     let (from, to) = (binary(), srv.join("fabricgate"));
     let made = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
     if made(&to) < made(Path::new(&from)) {
-        // A program that runs cannot be written to, but be replaced.
+        // A running program cannot be written to, only replaced.
         fs::copy(&from, srv.join("fabricgate.new")).expect("copied");
         fs::rename(srv.join("fabricgate.new"), &to).expect("renamed");
     }
     let tools = srv.join("tools");
     fs::create_dir_all(&tools).expect("a folder");
-    // Ranks are started by the real srun, so nobody plays mpirun.
+    // The real srun starts ranks, so no program simulates mpirun.
     for name in sim::tool_dispatch::NAMES.iter().filter(|name| **name != "mpirun") {
         let link = tools.join(name);
         if !link.exists() {
@@ -76,22 +76,21 @@ pub(super) fn furnish(lab: &Lab, scenario: &str) {
         }
     }
     fs::write(srv.join("scenario.toml"), scenario).expect("written");
-    // What a killed sweep left may still be about to start it.
+    // Jobs of a killed sweep may still be about to start it.
     fs::write(srv.join("worker.new"), WORKER).expect("written");
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(srv.join("worker.new"), executable).expect("changed");
     fs::rename(srv.join("worker.new"), srv.join("worker")).expect("renamed");
 }
 
-/// A partition in which a job may name any nodes: that of the lab with a flat
-/// topology, or, on 24.11, the only one.
+/// A partition in which a job may name any nodes: that of the lab with a flat topology, or, on
+/// 24.11, the only one.
 pub(super) fn partition(lab: &Lab) -> &'static str {
     if lab.has_yaml() { "probe" } else { "main" }
 }
 
-/// A folder with claims and a configuration that measures the lab's nodes
-/// through its Slurm. `launcher` are further lines of that section, `rest`
-/// further sections.
+/// A folder with claims and a configuration that measures the lab's nodes through its Slurm.
+/// `launcher` are further lines of that section, `rest` further sections.
 pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut claims = String::new();
@@ -105,7 +104,7 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
         false => format!("partition = {:?}\n", partition(lab)),
     };
     let limit = if launcher.contains("time_limit") { "" } else { "time_limit = \"20\"\n" };
-    // The lab has no PMIx, and simulated ranks do not talk.
+    // The lab has no PMIx, and simulated ranks do not communicate.
     let config = format!(
         "claims = \"claims.toml\"\n\
          [launcher]\nkind = \"slurm\"\nscontrol = [{:?}, \"scontrol\"]\n{partition}\
@@ -119,7 +118,7 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
     folder
 }
 
-/// What the program said.
+/// Result of the program.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) code: Option<i32>,
@@ -151,7 +150,7 @@ impl Told {
     }
 }
 
-/// The program while it runs.
+/// A running program.
 pub(super) struct Running {
     pid: i32,
     thread: thread::JoinHandle<Told>,
@@ -170,12 +169,12 @@ impl Running {
     }
 }
 
-/// Starts the program with these arguments besides its configuration.
+/// Starts the program with these arguments in addition to its configuration.
 pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
     let config = site.path().join("fabricgate.toml").display().to_string();
     let words = arguments.iter().copied().chain(["--config", &config]).map(str::to_owned);
     let argv: Vec<String> = std::iter::once(binary()).chain(words).collect();
-    let (tell, told) = mpsc::channel();
+    let (send_group, groups) = mpsc::channel();
     let thread = thread::spawn(move || {
         let request =
             ProcessRequest { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
@@ -183,7 +182,7 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
         let setting = ProcessContext::default();
         let mut seen = |seen: ProcessEvent<'_>| {
             if let ProcessEvent::Started { group } = seen {
-                tell.send(group).expect("somebody listens");
+                send_group.send(group).expect("the receiver exists");
             }
         };
         let finished =
@@ -196,10 +195,9 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
         let (stdout, stderr) = (text(finished.stdout.bytes), text(finished.stderr.bytes));
         Told { code, stdout, stderr }
     });
-    Running { pid: told.recv().expect("it starts"), thread }
+    Running { pid: groups.recv().expect("it starts"), thread }
 }
 
-/// Runs the program to its end.
 pub(super) fn fabricgate(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
     start(site, arguments).end()
 }
@@ -215,7 +213,7 @@ impl Lab {
         (state, node["reason"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Our jobs and reservations, by name.
+    /// fabricgate's jobs and reservations, by name.
     pub(super) fn holds(&self) -> String {
         let jobs = self.run(&["squeue", "-h", "-a", "-o", "%j %T"]);
         let (reservations, _) = self.finished(&["scontrol", "show", "reservation", "-o"]);
@@ -235,7 +233,7 @@ impl Lab {
     }
 }
 
-/// A drain of ours, in the journal and in the controller; its reason.
+/// A drain of fabricgate's, in the journal and in the controller; its reason.
 pub(super) fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
     let run = "20261121-101010-abcdef";
     let mut journal = Journal::open(&site.path().join("gate")).expect("a journal");
@@ -277,15 +275,15 @@ fn an_audit_through_slurm_measures_every_node_and_leaves_nothing_behind() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
-    let told = fabricgate(&site, &["audit", "--json"]);
-    assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
-    assert_eq!(told.with("pass"), "node[0001-0036]", "{}", told.stderr);
+    let output = fabricgate(&site, &["audit", "--json"]);
+    assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
+    assert_eq!(output.with("pass"), "node[0001-0036]", "{}", output.stderr);
     assert_eq!(lab.holds(), "", "nothing is left");
-    // One job a domain, written down before and after.
-    assert!(told.stderr.contains("holds node[0001-0018]"), "{}", told.stderr);
+    // One job per domain, recorded before and after.
+    assert!(output.stderr.contains("holds node[0001-0018]"), "{}", output.stderr);
     let events = events(&site);
     assert_eq!((count(&events, "holding"), count(&events, "freed")), (1, 1), "{events:?}");
-    // Ranks that span nodes were started by srun, inside the job.
+    // srun started the ranks that span nodes, inside the job.
     let runs = fs::read_dir(site.path().join("runs")).expect("runs");
     let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
     let results = fs::read_to_string(run.join("results.jsonl")).expect("results");
@@ -295,33 +293,33 @@ fn an_audit_through_slurm_measures_every_node_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_is_busy_or_drained_is_left_alone_and_told() {
+fn busy_and_drained_nodes_are_left_alone_and_reported() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
     lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
     lab.drain("node0020", "admin: broken fan");
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
-    let told = fabricgate(&site, &["audit", SOME, "--partners", "0", "--json"]);
+    let output = fabricgate(&site, &["audit", SOME, "--partners", "0", "--json"]);
     let jobs = lab.run(&["squeue", "-h", "-o", "%j %T %N"]);
     let drained = lab.node("node0020");
     lab.run(&["scancel", "--user=root"]);
     lab.resume("node0020");
-    assert_eq!(told.code, Some(4), "{} {}", told.stdout, told.stderr);
-    assert_eq!(jobs.trim(), "wrap RUNNING node0003", "their job runs on, ours are gone");
+    assert_eq!(output.code, Some(4), "{} {}", output.stdout, output.stderr);
+    assert_eq!(jobs.trim(), "wrap RUNNING node0003", "their job continues, fabricgate's are gone");
     assert_eq!(drained, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
-    assert_eq!(told.with("pass"), "node[0001-0002,0004,0019,0021-0022]", "{}", told.stderr);
-    let nodes = told.nodes();
+    assert_eq!(output.with("pass"), "node[0001-0002,0004,0019,0021-0022]", "{}", output.stderr);
+    let nodes = output.nodes();
     assert!(nodes["node0003"].1.contains("allocated"), "{:?}", nodes["node0003"]);
     assert!(nodes["node0020"].1.contains("broken fan"), "{:?}", nodes["node0020"]);
-    assert!(told.stderr.contains("left out: node0003"), "{}", told.stderr);
+    assert!(output.stderr.contains("left out: node0003"), "{}", output.stderr);
 }
 
 fn words_of(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// A scenario in which a tool on node0001 never ends, and a site that says so.
+/// A scenario in which a tool on node0001 never ends, and a matching configuration.
 pub(super) fn endless(lab: &Lab) -> tempfile::TempDir {
     let fault = "[[fault]]\nkind = \"tool-hangs\"\nnode = \"node0001\"\ntool = \"nvbandwidth\"\n";
     furnish(lab, &format!("{HEALTHY}\n{fault}"));
@@ -329,7 +327,7 @@ pub(super) fn endless(lab: &Lab) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_sweep_that_is_told_to_end_frees_its_nodes() {
+fn a_terminated_sweep_frees_its_nodes() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
     let running = start(&site, &["audit", SOME, "--partners", "0", "--json"]);
@@ -338,14 +336,14 @@ fn a_sweep_that_is_told_to_end_frees_its_nodes() {
     assert!(names.lines().all(|it| it.starts_with("fabricgate-2") && it.ends_with("root")));
     lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() >= 8);
     running.signal("-TERM");
-    let told = running.end();
-    assert_eq!(lab.holds(), "", "{}", told.stderr);
-    assert_eq!(told.code, Some(4), "{}", told.stderr);
-    assert!(told.stderr.contains("interrupted"), "{}", told.stderr);
+    let output = running.end();
+    assert_eq!(lab.holds(), "", "{}", output.stderr);
+    assert_eq!(output.code, Some(4), "{}", output.stderr);
+    assert!(output.stderr.contains("interrupted"), "{}", output.stderr);
 }
 
 #[test]
-fn what_a_killed_sweep_held_is_freed_by_the_next() {
+fn holds_of_a_killed_sweep_are_freed_by_the_next() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
     let running = start(&site, &["audit", SOME, "--partners", "0", "--apply"]);
@@ -353,41 +351,47 @@ fn what_a_killed_sweep_held_is_freed_by_the_next() {
     lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() >= 8);
     running.signal("-KILL");
     assert_eq!(running.end().code, None);
-    assert_eq!(lab.holds().matches("RUNNING").count(), 2, "nobody is left to free them");
+    assert_eq!(lab.holds().matches("RUNNING").count(), 2, "no process is left to free them");
     furnish(&lab, HEALTHY);
-    let told = fabricgate(&site, &["audit", SOME, "--partners", "0", "--apply", "--json"]);
-    assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
-    assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
+    let output = fabricgate(&site, &["audit", SOME, "--partners", "0", "--apply", "--json"]);
+    assert!(output.stderr.contains("left behind by process"), "{}", output.stderr);
+    assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
     assert_eq!(lab.holds(), "");
     let events = events(&site);
     assert_eq!((count(&events, "holding"), count(&events, "freed")), (2, 2), "{events:?}");
-    assert!(events.iter().all(|it| it["action"]["kind"] != "drain"), "nobody: {events:?}");
+    assert!(events.iter().all(|it| it["action"]["kind"] != "drain"), "no release: {events:?}");
     lab.forget();
 }
 
 #[test]
-fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
+fn fabricgates_drain_is_measured_in_a_reservation_and_drained_again() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
     let reason = drained_by_us(&lab, &site, "node0007");
     lab.drain("node0008", "admin: broken fan");
-    // An audit lifts no drain, not even ours.
-    let told = fabricgate(&site, &["audit", "node[0007-0010]", "--partners", "0", "--json"]);
-    assert_eq!(told.with("unknown"), "node[0007-0008]", "{}", told.stderr);
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
+    // An audit lifts no drain, not even fabricgate's.
+    let output = fabricgate(&site, &["audit", "node[0007-0010]", "--partners", "0", "--json"]);
+    assert_eq!(output.with("unknown"), "node[0007-0008]", "{}", output.stderr);
+    let output = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
     let (ours, foreign) = (lab.node("node0007"), lab.node("node0008"));
     lab.resume("node0007");
     lab.resume("node0008");
-    assert_eq!(told.with("pass"), "node[0007,0009-0010]", "{} {:?}", told.stderr, told.nodes());
+    assert_eq!(
+        output.with("pass"),
+        "node[0007,0009-0010]",
+        "{} {:?}",
+        output.stderr,
+        output.nodes()
+    );
     assert_eq!(ours, (words_of("IDLE DRAIN"), reason));
     assert_eq!(foreign, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
-    assert!(told.stderr.contains("reserving node[0007,0009-0010]"), "{}", told.stderr);
+    assert!(output.stderr.contains("reserving node[0007,0009-0010]"), "{}", output.stderr);
     assert_eq!(lab.holds(), "");
 }
 
 #[test]
-fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words() {
+fn fabricgates_drain_with_an_operators_suffix_is_not_lifted_and_keeps_it() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     for drained in ["reservation", "no-allocate"] {
@@ -396,38 +400,38 @@ fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words(
         let theirs = format!("{reason} -- bob: hands in the rack");
         let words = format!("Reason={theirs}");
         lab.run(&["scontrol", "update", "NodeName=node0007", &words]);
-        let told = fabricgate(&site, &["recertify", "node[0007-0008]", "--json"]);
+        let output = fabricgate(&site, &["recertify", "node[0007-0008]", "--json"]);
         let now = lab.node("node0007");
         lab.resume("node0007");
-        assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", told.stderr);
-        assert_eq!(told.with("unknown"), "node0007", "{}", told.stderr);
-        assert!(told.stderr.contains("a user must inspect it"), "{}", told.stderr);
-        assert!(!told.stderr.contains("reserving"), "{}", told.stderr);
+        assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", output.stderr);
+        assert_eq!(output.with("unknown"), "node0007", "{}", output.stderr);
+        assert!(output.stderr.contains("a user must inspect it"), "{}", output.stderr);
+        assert!(!output.stderr.contains("reserving"), "{}", output.stderr);
         lab.settle();
     }
 }
 
 #[test]
-fn our_own_drain_is_measured_beside_the_scheduler_and_stays_drained() {
+fn fabricgates_drain_is_measured_outside_the_scheduler_and_stays_drained() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "drained = \"no-allocate\"", "");
     let reason = drained_by_us(&lab, &site, "node0007");
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
+    let output = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
     let (state, own) = lab.node("node0007");
     let (listed, _) = lab.finished(&["squeue", "-h", "-s"]);
     lab.resume("node0007");
     assert_eq!((state, own), (words_of("IDLE DRAIN"), reason));
-    // No job holds it, so no rank of a tool starts there: what is across nodes its
-    // worker measures by itself, and nobody else suffers for it.
-    assert_eq!(told.with("pass"), "node[0007-0010]", "{:?}", told.nodes());
+    // No job holds it, so no rank of a tool starts there: its worker measures the probes across
+    // nodes by itself, and no other node is affected.
+    assert_eq!(output.with("pass"), "node[0007-0010]", "{:?}", output.nodes());
     let runs = fs::read_dir(site.path().join("runs")).expect("runs");
     let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
     let results = fs::read_to_string(run.join("results.jsonl")).expect("results");
     let own = |it: &&str| it.contains("\"nodes\":[\"node0007\"]") && it.contains("\"code\":0");
-    assert!(results.lines().any(|it| own(&it)), "{} {results}", told.stderr);
+    assert!(results.lines().any(|it| own(&it)), "{} {results}", output.stderr);
     let ourselves = |it: &str| it.contains("\"node0007\"") && it.contains("\"--across\"");
-    assert!(results.lines().any(ourselves), "{} {results}", told.stderr);
+    assert!(results.lines().any(ourselves), "{} {results}", output.stderr);
     assert_eq!(listed, "");
 }
 
@@ -440,23 +444,23 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     lab.wait_for("our job", || lab.holds().contains("RUNNING"));
     running.signal("-KILL");
     running.end();
-    // Until somebody comes back no user gets the node, and its partners are not lost for good.
+    // Until a command recovers it no user gets the node, and its partners are not lost for good.
     let reservation = lab.run(&["scontrol", "show", "reservation", "-o"]);
     assert!(reservation.contains("Duration=1-00:00:00"), "{reservation}");
     let (state, _) = lab.node("node0007");
     assert!(!state.contains(&"DRAIN".to_owned()), "its drain was lifted: {state:?}");
-    let told = fabricgate(&site, &["gate", "recover"]);
+    let output = fabricgate(&site, &["gate", "recover"]);
     let ours = lab.node("node0007");
     lab.resume("node0007");
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
     let (state, own) = ours;
     assert!(state.contains(&"DRAIN".to_owned()) && own == reason, "{state:?} {own}");
-    assert_eq!(lab.holds(), "", "{}", told.stderr);
+    assert_eq!(lab.holds(), "", "{}", output.stderr);
     assert_eq!(count(&events(&site), "freed"), 2);
 }
 
 #[test]
-fn a_busy_node_is_waited_for_where_asked_for() {
+fn a_busy_node_is_awaited_if_requested() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     for how in ["wait", "reserve"] {
@@ -467,17 +471,17 @@ fn a_busy_node_is_waited_for_where_asked_for() {
         });
         let arguments =
             ["audit", "node[0002-0005]", "--partners", "0", "--when-busy", how, "--json"];
-        let told = fabricgate(&site, &arguments);
-        assert_eq!(told.code, Some(0), "{how}: {} {}", told.stdout, told.stderr);
-        assert_eq!(told.with("pass"), "node[0002-0005]", "{how}: {}", told.stderr);
-        assert_eq!(told.stderr.contains("reserving"), how == "reserve", "{}", told.stderr);
+        let output = fabricgate(&site, &arguments);
+        assert_eq!(output.code, Some(0), "{how}: {} {}", output.stdout, output.stderr);
+        assert_eq!(output.with("pass"), "node[0002-0005]", "{how}: {}", output.stderr);
+        assert_eq!(output.stderr.contains("reserving"), how == "reserve", "{}", output.stderr);
         assert_eq!(lab.holds(), "");
         lab.settle();
     }
 }
 
 #[test]
-fn mistakes_and_refusals_are_told_and_hold_nothing() {
+fn mistakes_and_refusals_are_reported_and_hold_nothing() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let refused = |launcher: &str, arguments: &[&str]| {
@@ -485,55 +489,58 @@ fn mistakes_and_refusals_are_told_and_hold_nothing() {
         if !arguments.contains(&"node0003") {
             lab.settle();
         }
-        let told = fabricgate(&site(&lab, launcher, ""), &[&["audit"], arguments].concat());
-        assert_eq!(told.code, Some(5), "{launcher}: {} {}", told.stdout, told.stderr);
+        let output = fabricgate(&site(&lab, launcher, ""), &[&["audit"], arguments].concat());
+        assert_eq!(output.code, Some(5), "{launcher}: {} {}", output.stdout, output.stderr);
         assert_eq!(lab.holds(), "", "{launcher}");
-        told.stderr
+        output.stderr
     };
-    let said = refused("partition = \"nosuch\"", &[]);
-    assert!(said.contains("Invalid partition name specified"), "{said}");
-    let said = refused("reservation = \"nosuch\"", &[]);
-    assert!(said.contains("reservation is invalid"), "{said}");
-    let said = refused("gres = \"foo:9\"", &[]);
-    assert!(said.contains("Invalid generic resource"), "{said}");
-    let said = refused("salloc = [\"/no/such/salloc\"]", &[]);
-    assert!(said.contains("not found"), "{said}");
+    let message = refused("partition = \"nosuch\"", &[]);
+    assert!(message.contains("Invalid partition name specified"), "{message}");
+    let message = refused("reservation = \"nosuch\"", &[]);
+    assert!(message.contains("reservation is invalid"), "{message}");
+    let message = refused("gres = \"foo:9\"", &[]);
+    assert!(message.contains("Invalid generic resource"), "{message}");
+    let message = refused("salloc = [\"/no/such/salloc\"]", &[]);
+    assert!(message.contains("not found"), "{message}");
 
-    // A partition that this user may not use. Accounts are only checked where
-    // there is accounting, which the lab has not; groups always are.
+    // A partition that this user may not use. Slurm checks accounts only with accounting, which
+    // the lab lacks; it always checks groups.
     let of = format!("PartitionName={}", partition(&lab));
     lab.run(&["scontrol", "update", &of, "AllowGroups=slurm"]);
     let alice = format!("{:?}, \"setpriv\", \"--reuid=alice\", \"--regid=alice\"", lab.run);
     let as_alice = format!("salloc = [{alice}, \"--init-groups\", \"salloc\"]");
-    let said = refused(&as_alice, &["node0002"]);
+    let message = refused(&as_alice, &["node0002"]);
     lab.run(&["scontrol", "update", &of, "AllowGroups=ALL"]);
-    assert!(said.contains("pending for"), "{said}");
+    assert!(message.contains("pending for"), "{message}");
 
     if lab.has_yaml() {
-        // Longer than the partition has it.
-        let said = refused("time_limit = \"3-0\"", &["node0002"]);
-        assert!(said.contains("PartitionTimeLimit"), "{said}");
+        // Longer than the partition's limit.
+        let message = refused("time_limit = \"3-0\"", &["node0002"]);
+        assert!(message.contains("PartitionTimeLimit"), "{message}");
     }
 
-    // Everybody is in use.
+    // Every node is in use.
     lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
-    let said = refused("", &["node0003"]);
+    let message = refused("", &["node0003"]);
     lab.run(&["scancel", "--user=root"]);
-    assert!(said.contains("left out: node0003") && said.contains("can be measured now"), "{said}");
+    assert!(
+        message.contains("left out: node0003") && message.contains("can be measured now"),
+        "{message}"
+    );
 }
 
 #[test]
-fn a_controller_that_is_gone_is_told() {
+fn a_missing_controller_is_reported() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
     lab.signal("KILL");
-    let told = fabricgate(&site, &["audit"]);
+    let output = fabricgate(&site, &["audit"]);
     lab.run(&["slurmctld"]);
     lab.settle();
-    assert_eq!(told.code, Some(5), "{} {}", told.stdout, told.stderr);
-    assert!(told.stderr.contains("slurmctld"), "{}", told.stderr);
+    assert_eq!(output.code, Some(5), "{} {}", output.stdout, output.stderr);
+    assert!(output.stderr.contains("slurmctld"), "{}", output.stderr);
     assert_eq!(lab.holds(), "");
 }
 
@@ -546,8 +553,8 @@ fn names_that_slurm_could_misread_start_nothing() {
         let about = "platform = \"gb200-nvl72\"\ngpus_per_node = 4";
         let claims = format!("[[domain]]\nname = \"block01\"\nnodes = [{name:?}]\n{about}\n");
         fs::write(site.path().join("claims.toml"), claims).expect("written");
-        let told = fabricgate(&site, &["audit"]);
-        assert_eq!(told.code, Some(2), "{name}: {} {}", told.stdout, told.stderr);
+        let output = fabricgate(&site, &["audit"]);
+        assert_eq!(output.code, Some(2), "{name}: {} {}", output.stdout, output.stderr);
         assert_eq!(lab.holds(), "");
     }
 }
@@ -560,13 +567,13 @@ fn defect_14_a_node_outside_of_the_partition_is_named_and_the_others_are_measure
     let nodes = "Nodes=node[0001-0003]";
     lab.run(&["scontrol", "create", "PartitionName=part14", nodes, "State=UP"]);
     let site = site(&lab, "partition = \"part14\"\n", "");
-    let told = fabricgate(&site, &["admit", "node[0001-0004]", "--partners", "0", "--json"]);
+    let output = fabricgate(&site, &["admit", "node[0001-0004]", "--partners", "0", "--json"]);
     lab.run(&["scontrol", "delete", "PartitionName=part14"]);
-    let nodes = told.nodes();
+    let nodes = output.nodes();
     let (outcome, why) = &nodes["node0004"];
     assert_eq!(outcome, "unknown", "{why}");
     assert!(why.contains("it is not in partition part14"), "{why}");
-    assert!(told.stderr.contains("left out: node0004"), "{}", told.stderr);
+    assert!(output.stderr.contains("left out: node0004"), "{}", output.stderr);
     assert!(nodes["node0001"].1 != *why, "{nodes:?}");
     assert_eq!(lab.holds(), "", "nothing is held any more");
 }

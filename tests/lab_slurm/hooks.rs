@@ -1,5 +1,5 @@
-//! What a node's own Slurm calls: the programs of `ci/examples/slurm`, run by real
-//! slurmds before and after real jobs, over certificates that a real run issued.
+//! Slurm's hooks on a node: the programs of `ci/examples/slurm`, run by real slurmds before and
+//! after real jobs, over certificates that a real run issued.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::hold::{HEALTHY, fabricgate, furnish, site};
 use super::*;
 
-/// One that is certified, one that is not, and one whose certificate was edited.
+/// A certified node, one without a certificate, and one with an edited certificate.
 const CERTIFIED: &str = "node0003";
 const UNKNOWN: &str = "node0030";
 const EDITED: &str = "node0004";
 
-/// The hooks in force in the lab; put back when it goes.
+/// The hooks in force in the lab; restored at the end.
 struct Hooks<'a> {
     lab: &'a Lab,
     conf: PathBuf,
@@ -22,7 +22,7 @@ struct Hooks<'a> {
 
 impl Drop for Hooks<'_> {
     fn drop(&mut self) {
-        // Whatever a test found: the other tests need the lab as it was.
+        // After any result: the other tests need the lab as it was.
         let _ = fs::write(&self.conf, &self.before);
         self.lab.finished(&["umount", "/etc/default"]);
         self.lab.finished(&["scontrol", "reconfigure"]);
@@ -32,7 +32,7 @@ impl Drop for Hooks<'_> {
 }
 
 impl<'a> Hooks<'a> {
-    /// Puts the programs and the lines of `slurm.conf.part` into force.
+    /// Installs the programs and the lines of `slurm.conf.part`.
     fn install(lab: &'a Lab) -> Self {
         let state = Path::new(&lab.run).parent().expect("the lab's folder");
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("ci/examples/slurm");
@@ -44,7 +44,7 @@ impl<'a> Hooks<'a> {
             fs::copy(examples.join(name), &to).expect("copied");
             fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("changed");
         }
-        // As a program that notes what it is asked, in front of the real one.
+        // As a program that records its arguments, in front of the real one.
         let asked = "#!/bin/sh\necho \"$*\" >>/srv/hooks/asked\nexec /srv/fabricgate \"$@\"\n";
         let program = state.join("srv/hooks/fabricgate");
         fs::write(&program, asked).expect("written");
@@ -52,13 +52,13 @@ impl<'a> Hooks<'a> {
         fs::write(state.join("srv/hooks/asked"), "").expect("written");
         let part = fs::read_to_string(examples.join("slurm.conf.part")).expect("the lines");
         let part = part.replace("/usr/lib/fabricgate/slurm/", "/srv/hooks/");
-        // Nobody waits five minutes here.
+        // No test waits five minutes.
         let part = part.replace("HealthCheckInterval=300", "HealthCheckInterval=5");
         let conf = state.join("etc/slurm.conf");
         let before = fs::read_to_string(&conf).expect("the configuration");
         fs::write(&conf, format!("{before}{part}")).expect("written");
         let hooks = Self { lab, conf, before };
-        hooks.says("note");
+        hooks.set_prolog("note");
         lab.run(&["mount", "--bind", "/srv/default", "/etc/default"]);
         lab.run(&["scontrol", "reconfigure"]);
         hooks
@@ -68,8 +68,8 @@ impl<'a> Hooks<'a> {
         Path::new(&self.lab.run).parent().expect("the lab's folder").join("srv")
     }
 
-    /// What /etc/default/fabricgate of the nodes says.
-    fn says(&self, prolog: &str) {
+    /// Content of /etc/default/fabricgate on the nodes.
+    fn set_prolog(&self, prolog: &str) {
         let text = format!(
             "FABRICGATE=/srv/hooks/fabricgate\nFABRICGATE_STATE=/srv/gate\n\
              FABRICGATE_PROLOG={prolog}\n"
@@ -77,14 +77,14 @@ impl<'a> Hooks<'a> {
         fs::write(self.srv().join("default/fabricgate"), text).expect("written");
     }
 
-    /// Runs a job on a node; whether it ran.
+    /// Runs a job on a node; true if it ran.
     fn job(&self, node: &str) -> bool {
         let argv = ["timeout", "50", "srun", "-Q", "-p", "main", "-w", node, "-N1", "--mpi=none"];
         let (text, ending) = self.lab.finished(&[&argv[..], &["echo", "ran"]].concat());
         ending.is_success() && text.trim() == "ran"
     }
 
-    /// How often a node's certificate was asked for.
+    /// Number of queries of a node's certificate.
     fn asked(&self, node: &str) -> usize {
         let text = fs::read_to_string(self.srv().join("hooks/asked")).expect("the notes");
         text.lines().filter(|line| line.contains(&format!("verify {node} "))).count()
@@ -101,11 +101,16 @@ fn slurmds_hooks_note_and_cost_no_node_unless_strict_meets_what_is_not_valid() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
-    // Two nodes of one domain, measured whole: certificates as the gate issues them.
+    // Two nodes of one domain, measured as a whole: certificates as the gate issues them.
     let nodes = format!("{CERTIFIED},{EDITED}");
-    let told = fabricgate(&site, &["recertify", &nodes, "--apply"]);
+    let output = fabricgate(&site, &["recertify", &nodes, "--apply"]);
     let issued = site.path().join("gate/certificates");
-    assert!(issued.join(format!("{CERTIFIED}.json")).is_file(), "{}\n{}", told.stdout, told.stderr);
+    assert!(
+        issued.join(format!("{CERTIFIED}.json")).is_file(),
+        "{}\n{}",
+        output.stdout,
+        output.stderr
+    );
     let hooks = Hooks::install(&lab);
     let there = hooks.srv().join("gate/certificates");
     fs::create_dir_all(&there).expect("a folder");
@@ -113,7 +118,7 @@ fn slurmds_hooks_note_and_cost_no_node_unless_strict_meets_what_is_not_valid() {
         let file = format!("{node}.json");
         fs::copy(issued.join(&file), there.join(&file)).expect("copied");
     }
-    // One ran out long ago.
+    // One expired long ago.
     let file = there.join(format!("{EDITED}.json"));
     let mut certificate: serde_json::Value =
         serde_json::from_slice(&fs::read(&file).expect("a certificate")).expect("JSON");
@@ -128,14 +133,14 @@ fn slurmds_hooks_note_and_cost_no_node_unless_strict_meets_what_is_not_valid() {
         lab.wait_for("prolog and epilog", || before + 2 <= hooks.asked(node));
         assert!(!hooks.is_drained(node).0, "{node}");
     }
-    // Health checks ran when the daemons were told of them, on nodes without a job too.
+    // Health checks ran when the daemons were reconfigured, also on nodes without a job.
     lab.wait_for("a health check", || 0 < hooks.asked("node0036"));
 
-    hooks.says("strict");
+    hooks.set_prolog("strict");
     assert!(hooks.job(CERTIFIED) && hooks.job(UNKNOWN), "strict takes what is valid or unknown");
     assert!(!hooks.job(EDITED), "strict refuses what is not valid");
     lab.wait_for("the drain of slurmd", || hooks.is_drained(EDITED).0);
-    assert_eq!(hooks.is_drained(EDITED).1, "Prolog error", "slurmd's own reason, not ours");
+    assert_eq!(hooks.is_drained(EDITED).1, "Prolog error", "slurmd's reason, not fabricgate's");
     drop(hooks);
     lab.settle();
 }

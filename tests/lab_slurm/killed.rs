@@ -1,5 +1,5 @@
-//! The gate killed in the middle of its work, on a real Slurm: a turn of the
-//! library at every step, and the program at some.
+//! The gate killed in the middle of its work, on a real Slurm: a turn of the library at every
+//! step, and the program at some.
 
 use std::fs;
 use std::path::Path;
@@ -19,10 +19,10 @@ use super::gate::{expect, newest, with_faults};
 use super::hold::{Told, fabricgate, furnish, site};
 use super::*;
 
-/// The folder of a turn that another process of these tests takes.
+/// The folder of a turn that runs in another process of these tests.
 const CHILD: &str = "FABRICGATE_LAB_KILLED";
 
-/// The process that is killed: one turn over what it finds in its folder.
+/// The process that is killed: one turn over the content of its folder.
 #[test]
 fn the_turn_that_is_killed() {
     let Ok(folder) = std::env::var(CHILD) else { return };
@@ -31,27 +31,26 @@ fn the_turn_that_is_killed() {
     let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
     let argv = vec![folder.join("scontrol").display().to_string()];
     let scontrol = ScontrolScheduler { argv, limit: PATIENCE, remote_shell: Some(false) };
-    // This controller forgets nothing: nobody kills it.
+    // This controller forgets nothing: it is never killed.
     let records = turn(&folder.join("state"), &scontrol, &plan, Duration::ZERO);
     let text = serde_json::to_string(&records).expect("plain data");
     fs::write(folder.join("records.json"), text).expect("written");
 }
 
-/// Where a turn is killed.
+/// The point at which a turn is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kill {
-    /// Nowhere.
     Never,
-    /// Before this call is made, which it then never is.
+    /// Before this call, which is then never made.
     Before(usize),
-    /// Before this call is made, which goes on without us.
+    /// Before this call, which continues without the turn.
     Orphan(usize),
-    /// When this call is over and nobody has seen its answer.
+    /// After this call, before the turn sees its answer.
     After(usize),
 }
 
 impl Kill {
-    /// Has the next call of this number kill who makes it.
+    /// Arms the next call of this number to kill its caller.
     fn arm(self, folder: &Path) {
         let (how, at) = match self {
             Self::Never => ("Never", 0),
@@ -64,8 +63,8 @@ impl Kill {
     }
 }
 
-/// A program in front of `scontrol` that kills its parent, which is the turn,
-/// where it is armed to. Pings tell nobody anything; every other call is counted.
+/// A program in front of `scontrol` that kills its parent, which is the turn, where armed. Pings
+/// change nothing and are not counted; every other call is.
 fn killer(folder: &Path, run: &str) -> Vec<String> {
     let here = folder.display();
     let script = format!(
@@ -85,13 +84,13 @@ fn lines(folder: &Path, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Calls that told this of this node and were made.
-fn told(folder: &Path, node: &str, what: &str) -> usize {
+/// Number of completed calls with this text about this node.
+fn made_calls(folder: &Path, node: &str, what: &str) -> usize {
     let is = |line: &&String| line.contains(node) && line.contains(what);
     lines(folder, "made").iter().filter(is).count()
 }
 
-/// Waits for the call that went on without us.
+/// Waits for the call that continues without the turn.
 fn finished(lab: &Lab, folder: &Path) {
     lab.wait_for("the call", || lines(folder, "over").len() == lines(folder, "made").len());
 }
@@ -105,7 +104,7 @@ fn live(lab: &Lab) -> BTreeMap<NodeName, SchedulerNode> {
     seen(&scontrol, &[]).nodes
 }
 
-/// Each node is untouched, or carries our mark and is in the journal.
+/// Each node is untouched, or carries fabricgate's mark and is in the journal.
 fn accounted(
     before: &BTreeMap<NodeName, SchedulerNode>,
     after: &BTreeMap<NodeName, SchedulerNode>,
@@ -114,7 +113,7 @@ fn accounted(
     kill: Kill,
 ) {
     for (name, node) in after {
-        let is_same = said(node) == said(&before[name]);
+        let is_same = node_state(node) == node_state(&before[name]);
         let is_open = ledger.open_intents.iter().any(|open| open.action.node == *name);
         let is_said = ledger.marks.get(name).is_some_and(|mark| mark.run == run);
         assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node:?}: {ledger:?}");
@@ -136,7 +135,7 @@ impl<'l> Killed<'l> {
         Self { lab, folder }
     }
 
-    /// A turn of its own; whether it came to its end, and how many calls it made.
+    /// One turn; true if it completed, and the number of its calls.
     fn turn(&self, kill: Kill) -> (bool, Vec<String>) {
         let here = self.folder.path();
         kill.arm(here);
@@ -150,11 +149,11 @@ impl<'l> Killed<'l> {
         let request = ProcessRequest { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
         let finished = now(exec::run(&request, stop)).expect("these tests");
-        let said = String::from_utf8_lossy(&finished.stderr.bytes);
+        let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
         match finished.ending {
             ProcessEnding::Exited { code: 0 } => {}
-            ProcessEnding::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
-            other => panic!("{kill:?}: {other}: {said}"),
+            ProcessEnding::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{stderr}"),
+            other => panic!("{kill:?}: {other}: {stderr}"),
         }
         (here.join("records.json").is_file(), lines(here, "calls"))
     }
@@ -163,8 +162,8 @@ impl<'l> Killed<'l> {
         journal::read_state(&self.folder.path().join("state")).expect("a journal")
     }
 
-    fn told(&self, node: &str, what: &str) -> usize {
-        told(self.folder.path(), node, what)
+    fn calls_made(&self, node: &str, what: &str) -> usize {
+        made_calls(self.folder.path(), node, what)
     }
 }
 
@@ -174,14 +173,16 @@ impl Drop for Killed<'_> {
     }
 }
 
-/// What a gate could have changed of a node.
-fn said(node: &SchedulerNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
+/// The fields of a node that a gate could have changed.
+fn node_state(
+    node: &SchedulerNode,
+) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
     let SchedulerNode { state, reason, extra, active_features, available_features, .. } =
         node.clone();
     (state, reason, extra, active_features, available_features)
 }
 
-/// A node that an earlier turn drained, as that turn wrote it down.
+/// A node that an earlier turn drained, as that turn recorded it.
 fn drained_before(killed: &Killed<'_>, name: &str) {
     let reason = "fabricgate:nvlink-low:r0 e1".to_owned();
     let node = format!("NodeName={name}");
@@ -201,7 +202,7 @@ fn drained_before(killed: &Killed<'_>, name: &str) {
     journal.append_all(vec![intent, outcome]).expect("written");
 }
 
-/// Kills a turn at one place and lets the next ones go on; whether it was killed.
+/// Kills a turn at one point and lets the next ones complete; true if it was killed.
 fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
     let killed = Killed::new(lab, plan);
     drained_before(&killed, "node0004");
@@ -216,7 +217,7 @@ fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
     let (after, ledger) = (live(lab), killed.ledger());
     assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
-    // One of before, two of now, and what the killed turn may have told.
+    // One of before, two of now, and possibly one that the killed turn sent.
     assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);
     for name in ["node0001", "node0002"] {
         let node = &after[&NodeName::from(name)];
@@ -226,22 +227,22 @@ fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
     }
     assert!(!after[&NodeName::from("node0004")].has_state("DRAIN"), "{kill:?}");
     for node in after.values().filter(|node| NodeName::from("node0004") < node.name) {
-        assert_eq!(said(node), said(&before[&node.name]), "{kill:?}: {}", node.name);
+        assert_eq!(node_state(node), node_state(&before[&node.name]), "{kill:?}: {}", node.name);
     }
     assert!(after[&NodeName::from("node0003")].extra.contains("r1"), "{kill:?}");
     assert_eq!(
-        killed.told("0001", "DRAIN"),
+        killed.calls_made("0001", "DRAIN"),
         1,
         "{kill:?}: {:?}",
         lines(killed.folder.path(), "made")
     );
     assert_eq!(
-        killed.told("0004", "RESUME"),
+        killed.calls_made("0004", "RESUME"),
         1,
         "{kill:?}: {:?}",
         lines(killed.folder.path(), "made")
     );
-    // Another turn changes nothing, and writes down that it was there.
+    // Another turn changes nothing, and records that it ran.
     let lines = ledger.lines;
     let (ended_again, calls_again) = killed.turn(Kill::Never);
     assert!(ended_again && calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
@@ -261,9 +262,8 @@ fn a_turn_that_is_killed_at_any_step_leaves_nothing_half_done() {
     assert!(!was_killed && 9 <= calls, "{calls} calls");
     for at in 1..=calls {
         let all_ways = [Kill::Before(at), Kill::Orphan(at), Kill::After(at)];
-        // Which steps there are and what is in the journal at each of them is ours and
-        // the same on both versions: each step is tried in two ways, one on each.
-        // All three on both take four minutes.
+        // The steps and the journal at each of them do not depend on the version: each step is
+        // tested in two ways, one on each. All three on both take four minutes.
         let way = (at + usize::from(lab.has_yaml())) % 3;
         let every = std::env::var_os(EVERY_WAY).is_some();
         for kill in if every { &all_ways[..] } else { &all_ways[way..][..1] } {
@@ -273,7 +273,7 @@ fn a_turn_that_is_killed_at_any_step_leaves_nothing_half_done() {
     }
 }
 
-/// Where this is set, every step is tried in all three ways.
+/// If set, every step is tested in all three ways.
 const EVERY_WAY: &str = "FABRICGATE_LAB_EVERY_WAY";
 
 /// The node whose fault the stored run found.
@@ -289,11 +289,11 @@ struct Stored<'l> {
 impl<'l> Stored<'l> {
     fn new(lab: &'l Lab) -> Self {
         furnish(lab, &with_faults(&[BAD]));
-        // What a killed turn may have told counts in the hour: room for one more.
+        // An update that a killed turn may have sent counts in the hour: room for one more.
         let site = site(lab, "", "[policy]\nper_hour = 0.25\n");
         expect(&fabricgate(&site, &["audit", "node[0027-0034]"]), 3);
         let run = newest(&site.path().join("runs"));
-        // Only the gate goes through it: what is measured is over.
+        // Only the gate goes through it: the measurement is over.
         let own = killer(site.path(), &lab.run);
         let config = site.path().join("fabricgate.toml");
         let text = fs::read_to_string(&config).expect("a configuration");
@@ -305,23 +305,23 @@ impl<'l> Stored<'l> {
         Self { lab, site, run }
     }
 
-    /// Runs the program; what it said, and the calls of its gate.
-    fn told(&self, kill: Kill, arguments: &[&str]) -> (Told, Vec<String>) {
+    /// Runs the program; its result, and the calls of its gate.
+    fn run_with(&self, kill: Kill, arguments: &[&str]) -> (Told, Vec<String>) {
         kill.arm(self.site.path());
-        let told = fabricgate(&self.site, arguments);
-        (told, lines(self.site.path(), "calls"))
+        let output = fabricgate(&self.site, arguments);
+        (output, lines(self.site.path(), "calls"))
     }
 
     fn apply(&self, kill: Kill) -> (Told, Vec<String>) {
-        self.told(kill, &["apply", &self.run, "--apply"])
+        self.run_with(kill, &["apply", &self.run, "--apply"])
     }
 
     fn ledger(&self) -> JournalState {
         journal::read_state(&self.site.path().join("gate")).expect("a journal")
     }
 
-    /// Applies the run as if nobody ever had, is killed there, and goes on;
-    /// whether it was killed, and the calls until then.
+    /// Applies the run for the first time, is killed there, and completes; true if it was killed,
+    /// and the calls until then.
     fn killed_at(&self, kill: Kill) -> (bool, Vec<String>) {
         let (lab, here) = (self.lab, self.site.path());
         let _ = fs::remove_dir_all(here.join("gate"));
@@ -339,7 +339,7 @@ impl<'l> Stored<'l> {
         } else {
             expect(&told_first, 0);
         }
-        let (recovered, calls_to_recover) = self.told(Kill::Never, &["gate", "recover"]);
+        let (recovered, calls_to_recover) = self.run_with(Kill::Never, &["gate", "recover"]);
         expect(&recovered, 0);
         assert!(self.ledger().open_intents.is_empty(), "{kill:?}: {:?}", self.ledger());
         let drained = |it: &String| it.contains("DRAIN");
@@ -351,16 +351,16 @@ impl<'l> Stored<'l> {
         assert_eq!((all, own(&ledger)), (vec![BAD], vec![BAD]), "{kill:?}");
         let bad = NodeName::from(BAD);
         assert_eq!(after[&bad].reason.as_ref(), Some(&ledger.drains[&bad].action.reason));
-        // One, and what the killed turn may have told.
+        // One, and possibly one that the killed turn sent.
         assert!((1..=2).contains(&ledger.spent.len()), "{kill:?}: {ledger:?}");
         assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
-        assert_eq!(told(here, BAD, "DRAIN"), 1, "{kill:?}: {:?}", lines(here, "made"));
-        // Another one tells nobody anything.
+        assert_eq!(made_calls(here, BAD, "DRAIN"), 1, "{kill:?}: {:?}", lines(here, "made"));
+        // Another turn sends nothing.
         let (again, calls_again) = self.apply(Kill::Never);
         expect(&again, 0);
         assert!(calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
         for (name, node) in &live(lab) {
-            assert_eq!(said(node), said(&after[name]), "{kill:?}: {name}");
+            assert_eq!(node_state(node), node_state(&after[name]), "{kill:?}: {name}");
         }
         (was_killed, calls)
     }
@@ -372,9 +372,9 @@ impl Drop for Stored<'_> {
     }
 }
 
-/// A sample, since each takes four runs of the program; every step is above.
+/// A sample, since each takes four runs of the program; the test above covers every step.
 #[test]
-fn an_apply_that_is_killed_is_concluded_and_drains_nobody_twice() {
+fn a_killed_apply_is_concluded_and_drains_no_node_twice() {
     let Some(lab) = lab() else { return };
     let stored = Stored::new(&lab);
     let (was_killed, calls) = stored.killed_at(Kill::Never);

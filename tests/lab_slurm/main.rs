@@ -1,7 +1,7 @@
-//! A real Slurm, asked by the library: what it says must be what is read.
+//! A real Slurm, read by the library: the parsed values must be Slurm's.
 //!
-//! `ci/lab-slurm test` starts one and names it in two variables; without them
-//! these tests say so and check nothing.
+//! `ci/lab-slurm test` starts one and names it in two variables; without them these tests print
+//! that they are skipped and check nothing.
 
 mod capacity;
 mod carry;
@@ -41,7 +41,7 @@ const RUN: &str = "FABRICGATE_LAB_SLURM";
 /// The socket of its slurmrestd, which also listens on 127.0.0.1:6820 there.
 const SOCKET: &str = "FABRICGATE_LAB_SLURMRESTD";
 
-/// One at a time: most tests change what the others would read.
+/// One test at a time: most tests change state that the others read.
 static TURN: Mutex<()> = Mutex::new(());
 
 struct Lab {
@@ -50,19 +50,19 @@ struct Lab {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The lab, at rest, with every node idle; nothing where there is none.
-#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
+/// The lab, at rest, with every node idle; `None` where it is missing.
+#[expect(clippy::print_stdout, reason = "a test that checks nothing reports it")]
 fn lab() -> Option<Lab> {
     let (Ok(run), Ok(socket)) = (std::env::var(RUN), std::env::var(SOCKET)) else {
-        println!("SKIPPED: there is no Slurm to ask, `ci/lab-slurm test` starts one");
+        println!("SKIPPED: no Slurm to query, `ci/lab-slurm test` starts one");
         return None;
     };
-    assert!(PathBuf::from(&run).is_file(), "{RUN}={run} is no program");
+    assert!(PathBuf::from(&run).is_file(), "{RUN}={run} is not a program");
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let lab = Lab { run, socket, _turn: turn };
     lab.settle();
-    // A gate with a journal of its own takes what another one wrote for a sign
-    // that its journal is the wrong one.
+    // A gate with a separate journal takes another gate's marks as a sign that its journal is the
+    // wrong one.
     lab.finished(&["scontrol", "update", "NodeName=ALL", "Extra="]);
     Some(lab)
 }
@@ -81,7 +81,7 @@ impl Lab {
         std::iter::once(self.run.as_str()).chain(words.iter().copied()).map(str::to_owned).collect()
     }
 
-    /// Runs a command inside; what it printed, and how it ended.
+    /// Runs a command inside; its output, and how it ended.
     fn finished(&self, words: &[&str]) -> (String, ProcessEnding) {
         let argv = self.argv(words);
         let limit = Duration::from_secs(60);
@@ -92,17 +92,16 @@ impl Lab {
         (text, finished.ending)
     }
 
-    /// Runs a command inside that must end well.
+    /// Runs a command inside that must succeed.
     fn run(&self, words: &[&str]) -> String {
         let (text, ending) = self.finished(words);
         assert!(ending.is_success(), "{words:?}: {ending}");
         text
     }
 
-    /// Waits until every node is idle again. A node that is drained is resumed,
-    /// jobs are ended and reservations removed: a controller that was killed
-    /// forgets what it was told in the last seconds, and so brings back what tests
-    /// before had.
+    /// Waits until every node is idle again. Drained nodes are resumed, jobs are ended and
+    /// reservations removed: a killed controller forgets the updates of its last seconds, and so
+    /// restores the state of earlier tests.
     fn settle(&self) {
         self.finished(&["scancel", "--user=root"]);
         self.unreserve();
@@ -119,11 +118,11 @@ impl Lab {
                 };
                 match state {
                     "drained" => update(&["State=RESUME"]),
-                    // The end of a reservation is no reason for a controller to write
-                    // nodes to disk. Killed, it comes back with nodes that are reserved
-                    // by nobody, which only this ends (26.05, observed).
+                    // The end of a reservation does not make a controller write nodes to disk.
+                    // Killed, it restores nodes that are reserved without a reservation, which
+                    // only this ends (26.05, observed).
                     "maint" | "reserved" => {
-                        update(&["State=DOWN", "Reason=reserved by nobody"]);
+                        update(&["State=DOWN", "Reason=reservation missing"]);
                         update(&["State=RESUME"]);
                     }
                     _ => {}
@@ -176,7 +175,7 @@ impl Lab {
         now(slurmrestd::fetch_claims(&self.by_socket(Duration::from_secs(15))))
     }
 
-    /// Whether this Slurm has topology.yaml, `show topoconf` and `Topology=`.
+    /// True if this Slurm has topology.yaml, `show topoconf` and `Topology=`.
     fn has_yaml(&self) -> bool {
         // 24.11 is the oldest, 25.05 the first that has them.
         !self.run(&["scontrol", "--version"]).contains(" 24.")
@@ -189,18 +188,19 @@ impl Lab {
 }
 
 fn of(answers: &[SourceReport], kind: SourceKind) -> &SourceReport {
-    let found = answers.iter().find(|said| said.source.kind == kind);
+    let found = answers.iter().find(|report| report.source.kind == kind);
     found.unwrap_or_else(|| panic!("no answer of kind {kind:?}: {answers:?}"))
 }
 
-/// The one answer of a controller that is out of reach: it claims nothing.
+/// The one answer of an unreachable controller: it claims nothing.
 fn only_unreachable(answers: &[SourceReport]) {
     assert_eq!(answers.len(), 1, "{answers:?}");
-    let said = &answers[0];
-    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
-    assert_eq!(kinds, [SourceProblemKind::Unreachable], "{said:?}");
-    assert!(said.groups.is_empty() && said.nodes.is_empty(), "{said:?}");
-    assert!(said.settings.is_empty() && said.notes.is_empty(), "{said:?}");
+    let report = &answers[0];
+    let kinds: Vec<SourceProblemKind> =
+        report.problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [SourceProblemKind::Unreachable], "{report:?}");
+    assert!(report.groups.is_empty() && report.nodes.is_empty(), "{report:?}");
+    assert!(report.settings.is_empty() && report.notes.is_empty(), "{report:?}");
 }
 
 fn nodes(numbers: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
@@ -208,18 +208,18 @@ fn nodes(numbers: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
 }
 
 /// The groups of a topology that are in force: their names and nodes.
-fn blocks(said: &SourceReport) -> BTreeMap<&str, &[NodeName]> {
-    let domains = said.groups.iter().filter(|it| it.in_force && it.kind == NodeGroupKind::Domain);
+fn blocks(report: &SourceReport) -> BTreeMap<&str, &[NodeName]> {
+    let domains = report.groups.iter().filter(|it| it.in_force && it.kind == NodeGroupKind::Domain);
     domains.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
 }
 
-fn words<'s>(said: &'s SourceReport, node: &str) -> Vec<&'s str> {
-    said.nodes[&NodeName::from(node)].state.iter().map(String::as_str).collect()
+fn words<'s>(report: &'s SourceReport, node: &str) -> Vec<&'s str> {
+    report.nodes[&NodeName::from(node)].state.iter().map(String::as_str).collect()
 }
 
 fn no_problems(answers: &[SourceReport]) {
-    for said in answers {
-        assert!(said.problems.is_empty(), "{}: {:?}", said.source, said.problems);
+    for report in answers {
+        assert!(report.problems.is_empty(), "{}: {:?}", report.source, report.problems);
     }
 }
 
@@ -238,9 +238,9 @@ fn the_fabric_is_two_blocks_of_eighteen_nodes_with_four_gpus() {
     } else {
         assert!(answers.iter().all(|it| it.source.kind != SourceKind::SlurmTopologyYaml));
     }
-    let said = of(&answers, SourceKind::SlurmNodes);
-    assert_eq!(said.nodes.keys().cloned().collect::<Vec<_>>(), nodes(1..=36));
-    for (name, node) in &said.nodes {
+    let report = of(&answers, SourceKind::SlurmNodes);
+    assert_eq!(report.nodes.keys().cloned().collect::<Vec<_>>(), nodes(1..=36));
+    for (name, node) in &report.nodes {
         assert_eq!(node.gpus, Some(4), "{name}");
         assert_eq!(node.state, ["IDLE"], "{name}");
     }
@@ -252,7 +252,7 @@ fn the_fabric_is_two_blocks_of_eighteen_nodes_with_four_gpus() {
 }
 
 #[test]
-fn slurmrestd_says_of_every_node_what_scontrol_says() {
+fn slurmrestd_reports_every_node_as_scontrol_does() {
     let Some(lab) = lab() else { return };
     let answers = lab.ask();
     let rest = lab.ask_rest();
@@ -261,8 +261,8 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
     assert_eq!(by_rest.nodes.len(), 36);
     assert_eq!(by_rest.nodes, of(&answers, SourceKind::SlurmNodes).nodes);
     let partitions = |answers: &[SourceReport]| -> BTreeMap<String, Vec<NodeName>> {
-        let said = of(answers, SourceKind::SlurmPartitions);
-        said.groups.iter().map(|group| (group.name.clone(), group.nodes.clone())).collect()
+        let report = of(answers, SourceKind::SlurmPartitions);
+        report.groups.iter().map(|group| (group.name.clone(), group.nodes.clone())).collect()
     };
     assert_eq!(partitions(&rest), partitions(&answers));
 
@@ -275,15 +275,15 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
 }
 
 #[test]
-fn slurmrestd_lets_in_nobody_without_a_good_token() {
+fn slurmrestd_refuses_clients_without_a_valid_token() {
     let Some(lab) = lab() else { return };
     for token in [None, Some("no.good.token".to_owned())] {
         let rest = SlurmrestdClientConfig { token, ..lab.by_socket(Duration::from_secs(15)) };
         let answers = now(slurmrestd::fetch_claims(&rest));
-        let told: Vec<_> = answers.iter().flat_map(|said| &said.problems).collect();
-        assert!(!told.is_empty());
-        assert!(told.iter().all(|it| it.kind == SourceProblemKind::Denied), "{told:?}");
-        assert!(answers.iter().all(|said| said.nodes.is_empty() && said.groups.is_empty()));
+        let problems: Vec<_> = answers.iter().flat_map(|report| &report.problems).collect();
+        assert!(!problems.is_empty());
+        assert!(problems.iter().all(|it| it.kind == SourceProblemKind::Denied), "{problems:?}");
+        assert!(answers.iter().all(|report| report.nodes.is_empty() && report.groups.is_empty()));
         let shown = format!("{answers:?}");
         assert!(!shown.contains("no.good.token"), "{shown}");
     }
@@ -296,7 +296,7 @@ fn a_user_without_rights_reads_the_same() {
     let as_alice = |program| lab.argv(&[&alice[..], &[program]].concat());
     let limit = Duration::from_secs(15);
     let slurm = asked(as_alice("scontrol"), as_alice("sinfo"), limit);
-    // What users are not shown unless they ask for all.
+    // Hidden from users unless they request all.
     let hide = |how: &str| lab.run(&["scontrol", "update", "PartitionName=main", how]);
     hide("Hidden=YES");
     let answers = now(slurm::fetch_claims(&slurm));
@@ -310,7 +310,7 @@ fn a_user_without_rights_reads_the_same() {
 }
 
 #[test]
-fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
+fn the_text_of_a_slurm_without_json_has_the_same_content_for_every_node() {
     let Some(lab) = lab() else { return };
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", "Reason=gate: a=b c"]);
     let script = r#"case "$*" in *--json*) echo "unrecognized option '--json'" >&2; exit 1 ;; esac
@@ -336,7 +336,7 @@ fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
 }
 
 #[test]
-fn a_drained_node_is_told_with_its_reason() {
+fn a_drained_node_is_reported_with_its_reason() {
     let Some(lab) = lab() else { return };
     // Equal signs, quotes and brackets: text formats make them hard to read.
     let reason = r#"gate: State=IDLE "43.1" < 45.0 [x] é"#;
@@ -352,11 +352,11 @@ fn a_drained_node_is_told_with_its_reason() {
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
     no_problems(&answers);
     no_problems(&rest);
-    for said in [of(&answers, SourceKind::SlurmNodes), of(&rest, SourceKind::SlurmNodes)] {
-        assert_eq!(words(said, "node0007"), ["IDLE", "DRAIN"]);
-        assert_eq!(said.nodes[&NodeName::from("node0007")].reason.as_deref(), Some(reason));
-        assert_eq!(words(said, "node0008"), ["IDLE"]);
-        assert_eq!(said.nodes[&NodeName::from("node0008")].reason, None);
+    for report in [of(&answers, SourceKind::SlurmNodes), of(&rest, SourceKind::SlurmNodes)] {
+        assert_eq!(words(report, "node0007"), ["IDLE", "DRAIN"]);
+        assert_eq!(report.nodes[&NodeName::from("node0007")].reason.as_deref(), Some(reason));
+        assert_eq!(words(report, "node0008"), ["IDLE"]);
+        assert_eq!(report.nodes[&NodeName::from("node0008")].reason, None);
     }
     let states = of(&answers, SourceKind::Sinfo);
     assert_eq!(words(states, "node0007"), ["IDLE", "DRAIN"]);
@@ -369,9 +369,9 @@ fn a_node_with_a_job_is_busy() {
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
     let answers = lab.ask();
     lab.run(&["scancel", "--user=root"]);
-    let said = of(&answers, SourceKind::SlurmNodes);
-    assert_eq!(said.nodes[&NodeName::from("node0003")].busy, Some(true));
-    assert_eq!(said.nodes[&NodeName::from("node0004")].busy, Some(false));
+    let report = of(&answers, SourceKind::SlurmNodes);
+    assert_eq!(report.nodes[&NodeName::from("node0003")].busy, Some(true));
+    assert_eq!(report.nodes[&NodeName::from("node0004")].busy, Some(false));
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn a_node_moved_by_hand_is_seen_where_it_is_now() {
     let Some(lab) = lab() else { return };
     let update = ["scontrol", "update", "NodeName=node0018", "Topology=topo-block:block02"];
     if !lab.has_yaml() {
-        // Slurm 24.11 cannot; this is how the lab would notice that it can.
+        // Slurm 24.11 cannot; the lab would notice here if it could.
         assert!(!lab.finished(&update).1.is_success());
         return;
     }
@@ -393,8 +393,8 @@ fn a_node_moved_by_hand_is_seen_where_it_is_now() {
     }
 }
 
-/// Runs a script in /etc/slurm, has the controller read it, asks, and puts
-/// everything back.
+/// Runs a script in /etc/slurm, makes the controller read it, reads the claims, and restores
+/// everything.
 fn asked_with(lab: &Lab, script: &str) -> Vec<SourceReport> {
     lab.run(&["sh", "-ec", "rm -rf /tmp/kept; cp -a /etc/slurm /tmp/kept"]);
     let changed = format!("cd /etc/slurm; {script}; scontrol reconfigure");
@@ -411,12 +411,12 @@ const CONF: &str = "printf 'BlockName=a Nodes=node[0001-0018]\\nBlockName=b \
                     Nodes=node[0019-0036]\\nBlockSizes=18\\n' >topology.conf";
 
 #[test]
-fn a_controller_with_the_old_file_tells_its_blocks() {
+fn a_controller_with_the_old_file_reports_its_blocks() {
     let Some(lab) = lab() else { return };
     let script = format!("rm -f topology.yaml; sed -i 's/ Topology=.*//' slurm.conf; {CONF}");
     let answers = asked_with(&lab, &script);
     no_problems(&answers);
-    // 26.05 prints an empty topology.yaml then, which must not stand beside it.
+    // 26.05 prints an empty topology.yaml then, which must not exist next to it.
     assert!(answers.iter().all(|it| it.source.kind != SourceKind::SlurmTopologyYaml));
     let (first, second) = (nodes(1..=18), nodes(19..=36));
     let expected = BTreeMap::from([("a", &first[..]), ("b", &second[..])]);
@@ -436,7 +436,7 @@ fn a_controller_without_blocks_has_none_and_no_trouble() {
     no_problems(&answers);
     let topology = of(&answers, SourceKind::SlurmTopology);
     assert!(topology.groups.is_empty() && !topology.notes.is_empty(), "{topology:?}");
-    assert!(answers.iter().all(|said| blocks(said).is_empty()));
+    assert!(answers.iter().all(|report| blocks(report).is_empty()));
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn a_controller_that_is_gone_claims_nothing() {
     no_problems(&lab.ask());
 }
 
-/// Lists that Slurm expands, as it does.
+/// Lists that Slurm expands, with its result.
 const LISTS: &[&str] = &[
     "node[0001-0018]",
     "node[0001-0018,0020],login1",
@@ -527,7 +527,7 @@ fn host_lists_expand_as_slurm_expands_them() {
         assert_eq!(ours, theirs, "{list}");
     }
     for list in NONE {
-        // It refuses with exit code 0, and words on standard error.
+        // It refuses with exit code 0, and a message on standard error.
         assert_eq!(lab.run(&["scontrol", "show", "hostnames", list]), "", "{list}");
         assert!(hostlist::expand(list).is_err(), "{list}");
     }
@@ -558,7 +558,7 @@ fn many_names() -> BTreeSet<String> {
 }
 
 #[test]
-fn host_lists_fold_to_what_slurm_takes_and_read_back_what_it_folds() {
+fn host_lists_fold_to_slurms_form_and_read_back_slurms_folds() {
     let Some(lab) = lab() else { return };
     let names = many_names();
     let ours = hostlist::fold(names.iter().map(String::as_str));
@@ -568,7 +568,7 @@ fn host_lists_fold_to_what_slurm_takes_and_read_back_what_it_folds() {
 
     let plain: Vec<&str> = names.iter().map(String::as_str).collect();
     let theirs = lab.run(&["scontrol", "show", "hostlist", &plain.join(",")]);
-    let back = hostlist::expand(theirs.trim()).expect("what Slurm writes can be read");
+    let back = hostlist::expand(theirs.trim()).expect("Slurm's output is readable");
     assert_eq!(back.into_iter().collect::<BTreeSet<_>>(), names, "{theirs}");
 
     // Where one form is the natural one, both write it.

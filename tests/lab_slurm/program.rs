@@ -1,14 +1,14 @@
-//! `fabricgate claims` against a real Slurm, as a person would run it.
+//! `fabricgate claims` against a real Slurm, as a user would run it.
 
 use model::source_report::SourceKind;
 use serde_json::Value;
 
 use super::*;
 
-/// The program that is asked, where it is not the one built with these tests.
+/// The program under test, by default the one built with these tests.
 const BINARY: &str = "FABRICGATE_LAB_BINARY";
 
-/// What the program said.
+/// Result of the program.
 struct Told {
     code: i32,
     stdout: String,
@@ -37,7 +37,7 @@ fn site(lab: &Lab) -> tempfile::TempDir {
     folder
 }
 
-/// Runs `fabricgate claims --json` with these arguments besides.
+/// Runs `fabricgate claims --json` with these additional arguments.
 fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
     let binary = std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned());
     let config = site.path().join("fabricgate.toml").display().to_string();
@@ -68,19 +68,19 @@ fn block(name: &str, numbers: std::ops::RangeInclusive<u32>) -> (String, Vec<Str
 fn the_program_takes_its_domains_from_the_controller() {
     let Some(lab) = lab() else { return };
     let site = site(&lab);
-    let told = claims(&site, &["--from", "slurm"]);
-    assert_eq!(told.code, 0, "{} {}", told.stdout, told.stderr);
+    let output = claims(&site, &["--from", "slurm"]);
+    assert_eq!(output.code, 0, "{} {}", output.stdout, output.stderr);
     let expected = [block("block01", 1..=18), block("block02", 19..=36)];
-    assert_eq!(domains(&told.claims()), expected);
+    assert_eq!(domains(&output.claims()), expected);
 
-    // With both ways to ask it, they agree, and the token is nowhere.
-    let told = claims(&site, &[]);
-    assert_eq!(told.code, 0, "{} {}", told.stdout, told.stderr);
-    assert_eq!(domains(&told.claims()), expected);
+    // Both ways to query it agree, and the token appears nowhere.
+    let output = claims(&site, &[]);
+    assert_eq!(output.code, 0, "{} {}", output.stdout, output.stderr);
+    assert_eq!(domains(&output.claims()), expected);
     let token = std::fs::read_to_string(site.path().join("token")).expect("a token");
     let token = token.trim().trim_start_matches("SLURM_JWT=");
-    assert!(!told.stdout.contains(token) && !told.stderr.contains(token));
-    assert!(told.stdout.contains("/nodes/"), "slurmrestd was asked: {}", told.stdout);
+    assert!(!output.stdout.contains(token) && !output.stderr.contains(token));
+    assert!(output.stdout.contains("/nodes/"), "slurmrestd was asked: {}", output.stdout);
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn the_program_sees_that_a_file_and_the_controller_disagree() {
     assert_eq!(claims(&site, &arguments).code, 0, "they agree at first");
 
     lab.run(&["scontrol", "update", "NodeName=node0018", "Topology=topo-block:block02"]);
-    let told = claims(&site, &arguments);
+    let output = claims(&site, &arguments);
     lab.run(&["scontrol", "reconfigure"]);
-    assert_eq!(told.code, 3, "{} {}", told.stdout, told.stderr);
-    let found = told.claims()["disagreements"].clone();
+    assert_eq!(output.code, 3, "{} {}", output.stdout, output.stderr);
+    let found = output.claims()["disagreements"].clone();
     let contradiction = found
         .as_array()
         .expect("disagreements")
@@ -115,15 +115,15 @@ fn the_program_sees_that_a_file_and_the_controller_disagree() {
 }
 
 #[test]
-fn the_program_claims_nothing_for_a_controller_that_is_gone() {
+fn the_program_claims_nothing_for_a_missing_controller() {
     let Some(lab) = lab() else { return };
     let site = site(&lab);
     lab.signal("KILL");
-    let told = claims(&site, &[]);
+    let output = claims(&site, &[]);
     lab.run(&["slurmctld"]);
     lab.settle();
-    assert_eq!(told.code, 5, "{} {}", told.stdout, told.stderr);
-    let claims = told.claims();
+    assert_eq!(output.code, 5, "{} {}", output.stdout, output.stderr);
+    let claims = output.claims();
     assert!(domains(&claims).is_empty(), "{claims}");
     let sources = claims["sources"].as_array().expect("sources").clone();
     let kind = serde_json::to_value(SourceKind::SlurmTopology).expect("a kind");

@@ -1,5 +1,5 @@
-//! State that is lost or put back, on a real Slurm: a gate's machine that is gone, a
-//! controller without its state, an older journal, nodes that nobody knows.
+//! Lost or restored state, on a real Slurm: a lost gate machine, a controller without its state,
+//! an older journal, unknown nodes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::*;
 
 const NODE: &str = "node0007";
 
-/// Everything put back, also after a test that failed.
+/// Restores everything, also after a failed test.
 struct Calm<'l>(&'l Lab);
 
 impl Drop for Calm<'_> {
@@ -23,14 +23,13 @@ impl Drop for Calm<'_> {
     }
 }
 
-/// Reason of a node that is drained.
 fn drained(lab: &Lab, node: &str) -> Option<String> {
     let (state, reason) = lab.node(node);
     state.iter().any(|word| word == "DRAIN").then_some(reason)
 }
 
-/// A sweep killed while it measures a node whose drain it lifted, on another machine for
-/// all that anybody knows.
+/// A sweep that is killed while it measures a node whose drain it lifted, apparently on another
+/// machine.
 fn killed_elsewhere(lab: &Lab) -> (tempfile::TempDir, String) {
     let site = endless(lab);
     let reason = drained_by_us(lab, &site, NODE);
@@ -47,7 +46,7 @@ fn killed_elsewhere(lab: &Lab) -> (tempfile::TempDir, String) {
     (site, reason)
 }
 
-/// The name of our reservation.
+/// The name of fabricgate's reservation.
 fn reservation(lab: &Lab) -> String {
     let listed = lab.run(&["scontrol", "show", "reservation", "-o"]);
     let words = listed.split_whitespace().find_map(|it| it.strip_prefix("ReservationName="));
@@ -55,37 +54,37 @@ fn reservation(lab: &Lab) -> String {
 }
 
 #[test]
-fn defect_1_a_hold_ends_with_what_slurm_shows_wherever_its_process_was() {
+fn defect_1_a_hold_ends_by_slurms_state_on_any_machine() {
     let Some(lab) = lab() else { return };
     let _calm = Calm(&lab);
     let (site, reason) = killed_elsewhere(&lab);
-    let told = fabricgate(&site, &["gate", "recover"]);
-    expect(&told, 6);
-    assert!(told.stderr.contains("gate recover --gone gateb --why"), "{}", told.stderr);
+    let output = fabricgate(&site, &["gate", "recover"]);
+    expect(&output, 6);
+    assert!(output.stderr.contains("gate recover --gone gateb --why"), "{}", output.stderr);
     assert!(drained(&lab, NODE).is_none(), "its process may live");
     // As an operator would.
     let name = reservation(&lab);
     lab.run(&["scancel", "--user=root"]);
     lab.wait_for("no job", || lab.run(&["squeue", "-h"]).is_empty());
     lab.run(&["scontrol", "delete", &format!("ReservationName={name}")]);
-    let told = fabricgate(&site, &["gate", "recover"]);
-    expect(&told, 0);
-    assert_eq!(drained(&lab, NODE), Some(reason), "{}", told.stderr);
+    let output = fabricgate(&site, &["gate", "recover"]);
+    expect(&output, 0);
+    assert_eq!(drained(&lab, NODE), Some(reason), "{}", output.stderr);
     assert_eq!(lab.holds(), "");
 }
 
 #[test]
-fn defect_1_a_machine_that_a_person_says_is_gone_holds_nothing() {
+fn defect_1_a_machine_that_an_operator_declares_gone_holds_nothing() {
     let Some(lab) = lab() else { return };
     let _calm = Calm(&lab);
     let (site, reason) = killed_elsewhere(&lab);
     let wrong = fabricgate(&site, &["gate", "recover", "--gone", "gatec", "--why", "typo"]);
     expect(&wrong, 2);
     assert!(wrong.stderr.contains("held by gateb"), "{}", wrong.stderr);
-    let told = fabricgate(&site, &["gate", "recover", "--gone", "gateb", "--why", "burnt"]);
-    expect(&told, 0);
-    assert_eq!(drained(&lab, NODE), Some(reason), "{}", told.stderr);
-    assert_eq!(lab.holds(), "", "{}", told.stderr);
+    let output = fabricgate(&site, &["gate", "recover", "--gone", "gateb", "--why", "burnt"]);
+    expect(&output, 0);
+    assert_eq!(drained(&lab, NODE), Some(reason), "{}", output.stderr);
+    assert_eq!(lab.holds(), "", "{}", output.stderr);
     let text = fs::read_to_string(site.path().join("gate/journal.jsonl")).expect("a journal");
     assert!(text.contains("\"event\":\"gone\"") && text.contains("burnt"), "{text}");
 }
@@ -137,7 +136,7 @@ fn defect_2_a_controller_without_its_state_undoes_nothing() {
     forgetful(&lab);
     expect(&fabricgate(&site, &["gate", "recover"]), 0);
     assert_eq!(drained(&lab, NODE), reason);
-    // A person, and then a start that loses nothing.
+    // An operator's change, and then a start that loses nothing.
     lab.resume(NODE);
     lab.settle();
     lab.signal("TERM");
@@ -146,7 +145,7 @@ fn defect_2_a_controller_without_its_state_undoes_nothing() {
     lab.settle();
     let respected = fabricgate(&site, &["apply", &run, "--apply"]);
     assert_eq!(drained(&lab, NODE), None, "{}", respected.stdout);
-    assert!(respected.stdout.contains("undone by hand"), "{}", respected.stdout);
+    assert!(respected.stdout.contains("undone manually"), "{}", respected.stdout);
 }
 
 fn copied(from: &Path, to: &Path) {
@@ -169,31 +168,31 @@ fn defect_3_of_security_an_older_journal_trips_the_breaker() {
     expect(&fabricgate(&site, &["audit", "node[0021-0029]", "--apply"]), 3);
     assert!(drained(&lab, "node0025").is_some());
     copied(&copy, &gate);
-    let told = fabricgate(&site, &["apply", &run, "--apply"]);
-    expect(&told, 6);
-    assert!(told.stderr.contains("an older copy of it was restored"), "{}", told.stderr);
+    let output = fabricgate(&site, &["apply", &run, "--apply"]);
+    expect(&output, 6);
+    assert!(output.stderr.contains("an older copy of it was restored"), "{}", output.stderr);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("TRIPPED"), "{}", status.stdout);
     assert!(status.stdout.contains("not in the journal: node0025"), "{}", status.stdout);
-    // A person looks, and takes it over.
+    // An operator inspects the node, and takes it over.
     expect(&fabricgate(&site, &["gate", "reset", "--why", "restored from the backup"]), 0);
     let adopted = fabricgate(&site, &["gate", "adopt", "node0025", "--why", "of the lost days"]);
     expect(&adopted, 0);
-    let told = fabricgate(&site, &["apply", &run, "--apply"]);
-    expect(&told, 0);
+    let output = fabricgate(&site, &["apply", &run, "--apply"]);
+    expect(&output, 0);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("drained by us: 2"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by fabricgate: 2"), "{}", status.stdout);
 }
 
 #[test]
-fn defect_17_a_drain_of_our_form_that_is_not_known_is_adopted_and_measured() {
+fn defect_17_an_unknown_drain_of_fabricgates_form_is_adopted_and_measured() {
     let Some(lab) = lab() else { return };
     let _calm = Calm(&lab);
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
     lab.drain(NODE, "fabricgate:20250101-101010-abcdef:nvlink-low e3");
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0"]);
-    assert!(told.stderr.contains("gate adopt node0007 --why"), "{}", told.stderr);
+    let output = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0"]);
+    assert!(output.stderr.contains("gate adopt node0007 --why"), "{}", output.stderr);
     let adopt = |node: &str| -> Told {
         fabricgate(&site, &["gate", "adopt", node, "--why", "the old head node is gone"])
     };
@@ -201,8 +200,8 @@ fn defect_17_a_drain_of_our_form_that_is_not_known_is_adopted_and_measured() {
     expect(&adopt("node9999"), 2);
     expect(&adopt(NODE), 0);
     expect(&adopt(NODE), 0);
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--apply"]);
-    assert!(told.stderr.contains("reserving"), "{}", told.stderr);
+    let output = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--apply"]);
+    assert!(output.stderr.contains("reserving"), "{}", output.stderr);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("clean 1/2"), "{}", status.stdout);
 }
@@ -221,10 +220,10 @@ fn defect_3_a_node_that_slurm_no_longer_has_is_forgotten_and_no_other() {
     lab.settle();
     let status = || fabricgate(&site, &["gate", "status"]).stdout;
     assert!(status().contains("drains at a time: 0 of 1 left"), "{}", status());
-    let told = fabricgate(&site, &["gate", "forget", "node0008", "--why", "sold"]);
-    expect(&told, 2);
-    assert!(told.stderr.contains("is known to the scheduler"), "{}", told.stderr);
+    let output = fabricgate(&site, &["gate", "forget", "node0008", "--why", "sold"]);
+    expect(&output, 2);
+    assert!(output.stderr.contains("is known to the scheduler"), "{}", output.stderr);
     expect(&fabricgate(&site, &["gate", "forget", "node9007", "--why", "sold"]), 0);
     assert!(status().contains("drains at a time: 1 of 1 left"), "{}", status());
-    assert!(status().contains("drained by us: 0"), "{}", status());
+    assert!(status().contains("drained by fabricgate: 0"), "{}", status());
 }

@@ -1,5 +1,5 @@
-//! Features, free fields and topologies on a real Slurm: what it forgets, and what
-//! is put back.
+//! Features, free fields and topologies on a real Slurm: the values that it forgets, and those
+//! that are restored.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ fn file(lab: &Lab) -> PathBuf {
     folder.join(if lab.has_yaml() { "topology.yaml" } else { "topology.conf" })
 }
 
-/// Takes everything away that a test wrote, and has the files as they were.
+/// Removes everything that a test wrote, and restores the files.
 struct Tidy<'l> {
     lab: &'l Lab,
     file: PathBuf,
@@ -77,7 +77,7 @@ impl<'l> Tidy<'l> {
 
 impl Drop for Tidy<'_> {
     fn drop(&mut self) {
-        // A controller that starts may read it now: it is there, whole, at every moment.
+        // A controller that starts may read it now: it is complete at every moment.
         let new = self.file.with_extension("new");
         std::fs::write(&new, &self.text).expect("written");
         std::fs::rename(&new, &self.file).expect("put in place");
@@ -88,7 +88,7 @@ impl Drop for Tidy<'_> {
 }
 
 fn restart(lab: &Lab) {
-    // What was told in the last seconds is lost when a controller is killed.
+    // A killed controller loses the updates of its last seconds.
     lab.run(&["sh", "-c", "scontrol shutdown slurmctld"]);
     lab.wait_for("no controller", || !lab.finished(&["scontrol", "ping"]).1.is_success());
     lab.run(&["slurmctld"]);
@@ -100,7 +100,7 @@ fn restart(lab: &Lab) {
 }
 
 #[test]
-fn what_others_say_on_a_node_is_kept_through_drain_marks_and_return() {
+fn foreign_fields_of_a_node_are_kept_through_drain_marks_and_return() {
     let Some(lab) = lab() else { return };
     let _tidy = Tidy::up(&lab);
     let (node, names) = (NodeName::from("node0004"), MarkNames::default());
@@ -131,14 +131,14 @@ fn what_others_say_on_a_node_is_kept_through_drain_marks_and_return() {
         assert_eq!(after.active_features, ["gb200", "x|y", ours], "{outcome}");
         assert!(after.extra.starts_with(kept), "{}", after.extra);
         assert_eq!(after.comment, "looked at by anna");
-        // Said once: nothing is left to write.
+        // Written once: no update is left.
         assert!(marks::mark_change(&after, &mark(outcome), &names).is_empty());
     }
     assert_eq!(marks::read_mark(&live(&lab, "node0004"), &names), Some(mark(Outcome::Pass)));
 }
 
 #[test]
-fn a_field_that_is_no_object_stays_and_the_features_are_written() {
+fn a_field_that_is_not_an_object_stays_and_the_features_are_written() {
     let Some(lab) = lab() else { return };
     let _tidy = Tidy::up(&lab);
     let (node, names) = (NodeName::from("node0005"), MarkNames::default());
@@ -155,7 +155,7 @@ fn a_field_that_is_no_object_stays_and_the_features_are_written() {
 }
 
 #[test]
-fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
+fn features_vanish_at_reconfigure_and_restart_and_are_written_again() {
     let Some(lab) = lab() else { return };
     let _tidy = Tidy::up(&lab);
     let names = MarkNames::default();
@@ -164,11 +164,11 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     let slurm = scontrol(&lab);
     for node in &marked {
         let node = live(&lab, node.as_str());
-        let said = marks::mark_change(&node, &mark(Outcome::Degraded), &names);
-        change(&lab, std::slice::from_ref(&node.name), &said);
+        let update = marks::mark_change(&node, &mark(Outcome::Degraded), &names);
+        change(&lab, std::slice::from_ref(&node.name), &update);
     }
     change(&lab, &marked, &NodeUpdate { comment: Some("theirs".into()), ..NodeUpdate::default() });
-    // A person takes our entry away: that node is left to them.
+    // An operator removes fabricgate's entry: that node is left to them.
     change(&lab, &marked[3..], &NodeUpdate { extra: Some(String::new()), ..NodeUpdate::default() });
     let marks = marked.iter().map(|node| (node.clone(), mark(Outcome::Degraded)));
     let ledger = JournalState { marks: marks.collect(), ..JournalState::default() };
@@ -185,10 +185,10 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
         assert_eq!(written.active_features, ["gb200"], "this is how it would be noticed");
         assert_eq!(marks::read_mark(&written, &names), Some(mark(Outcome::Degraded)));
         assert_eq!(written.comment, "theirs");
-        let told = now(mark_reassertion::reassert_marks(&slurm, &lost, &ledger, &policy));
-        let told: Vec<_> = told.iter().map(|it| (it.node.clone(), it.result)).collect();
+        let reasserted = now(mark_reassertion::reassert_marks(&slurm, &lost, &ledger, &policy));
+        let reasserted: Vec<_> = reasserted.iter().map(|it| (it.node.clone(), it.result)).collect();
         let done = marked[..3].iter().map(|node| (node.clone(), ActionResult::Done));
-        assert_eq!(told, done.collect::<Vec<_>>());
+        assert_eq!(reasserted, done.collect::<Vec<_>>());
         let now_said = all();
         for node in &marked[..3] {
             assert_eq!(now_said.nodes[node].active_features, ["gb200", "fabric_degraded"]);

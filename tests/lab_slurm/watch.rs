@@ -1,5 +1,5 @@
-//! The standing gate on a real Slurm, by polling: a node that nobody certified is
-//! admitted and certified, one that is drained by hand is left alone.
+//! The standing gate on a real Slurm, by polling: an uncertified node is admitted and certified,
+//! and one that is drained by hand is left alone.
 
 use std::fs;
 
@@ -7,18 +7,18 @@ use super::gate::expect;
 use super::hold::{HEALTHY, fabricgate, furnish, site};
 use super::*;
 
-/// Two nodes are enough: each more is some processes more.
+/// Two nodes suffice: each further one adds processes.
 const WATCH: &str = "[watch]\nnodes = 2\nmin_nodes = 2\nbackoff = { first_s = 1, most_s = 2 }\n";
 
 #[test]
-fn what_nobody_certified_is_admitted_and_what_an_operator_drained_is_not() {
+fn an_uncertified_node_is_admitted_and_an_operators_drain_is_not() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", WATCH);
-    // The first by name would be the first to be measured.
+    // It would be measured first, since its name is the first.
     lab.run(&["scontrol", "update", "NodeName=node0001", "State=DRAIN", "Reason=fan, ticket 7"]);
 
-    // A dry run says so, and starts nothing.
+    // A dry run reports this, and starts nothing.
     let dry = fabricgate(&site, &["watch", "--once"]);
     expect(&dry, 0);
     assert!(dry.stderr.contains("due: admit of node[0002-0003] in block01"), "{}", dry.stderr);
@@ -26,10 +26,10 @@ fn what_nobody_certified_is_admitted_and_what_an_operator_drained_is_not() {
     assert_eq!(lab.holds(), "");
     assert!(!site.path().join("gate").exists(), "a dry run writes nothing");
 
-    let told = fabricgate(&site, &["watch", "--once", "--apply"]);
-    expect(&told, 0);
+    let output = fabricgate(&site, &["watch", "--once", "--apply"]);
+    expect(&output, 0);
     for node in ["node0002", "node0003"] {
-        assert!(lab.features(node).contains("fabric_verified"), "{node}: {}", told.stderr);
+        assert!(lab.features(node).contains("fabric_verified"), "{node}: {}", output.stderr);
         let path = site.path().join(format!("gate/certificates/{node}.json"));
         assert!(fs::read_to_string(path).expect("a certificate").contains("\"admit\""));
     }
@@ -37,11 +37,11 @@ fn what_nobody_certified_is_admitted_and_what_an_operator_drained_is_not() {
     assert_eq!(lab.holds(), "", "nothing is held any more");
 
     // The next two, and not those again.
-    let told = fabricgate(&site, &["watch", "--once", "--apply"]);
-    expect(&told, 0);
-    assert!(told.stderr.contains("admit of node[0004-0005]"), "{}", told.stderr);
+    let output = fabricgate(&site, &["watch", "--once", "--apply"]);
+    expect(&output, 0);
+    assert!(output.stderr.contains("admit of node[0004-0005]"), "{}", output.stderr);
 
-    // Slurm forgets features at a reconfigure: they are said again without measuring.
+    // Slurm forgets features at a reconfigure: they are written again without measuring.
     lab.run(&["scontrol", "reconfigure"]);
     lab.wait_for("features are forgotten", || {
         !lab.features("node0002").contains("fabric_verified")
@@ -50,10 +50,10 @@ fn what_nobody_certified_is_admitted_and_what_an_operator_drained_is_not() {
     let config = fs::read_to_string(site.path().join("fabricgate.toml")).expect("read");
     fs::write(site.path().join("fabricgate.toml"), config.replace(WATCH, &all_off))
         .expect("written");
-    let told = fabricgate(&site, &["watch", "--once", "--apply"]);
-    expect(&told, 0);
-    assert!(told.stderr.contains("marks of node[0002-0005]"), "{}", told.stderr);
-    assert!(lab.features("node0002").contains("fabric_verified"), "{}", told.stderr);
+    let output = fabricgate(&site, &["watch", "--once", "--apply"]);
+    expect(&output, 0);
+    assert!(output.stderr.contains("marks of node[0002-0005]"), "{}", output.stderr);
+    assert!(lab.features("node0002").contains("fabric_verified"), "{}", output.stderr);
 
     lab.run(&["scontrol", "update", "NodeName=node0001", "State=RESUME"]);
     lab.forget();

@@ -1,5 +1,5 @@
-//! Changes in bad weather, by both ways to a real Slurm: a controller that is
-//! gone, that hangs, that forgets, that lets nobody in.
+//! Changes under faults, by both ways to a real Slurm: a controller that is gone, hangs, forgets,
+//! or refuses access.
 
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::ScontrolScheduler;
@@ -9,7 +9,7 @@ use model::scheduler_snapshot::SchedulerNode;
 use super::changes::{Ways, comment, done, drain, named, one, resume, told};
 use super::*;
 
-/// Restarts a controller that was killed, and waits until it knows its nodes.
+/// Restarts a killed controller, and waits until it knows its nodes.
 fn restarted(lab: &Lab, way: &dyn Scheduler, name: &str) -> SchedulerNode {
     lab.run(&["slurmctld"]);
     lab.wait_for("the controller", || {
@@ -50,7 +50,7 @@ fn a_start_of_the_controller_is_reported_by_both_ways() {
         // `scontrol reconfigure` is a start too: slurmctld replaces itself.
         for starts in [false, true] {
             let before = started();
-            // It is given in seconds.
+            // Its unit is seconds.
             std::thread::sleep(Duration::from_millis(1_100));
             if starts {
                 lab.signal("KILL");
@@ -89,7 +89,7 @@ fn a_change_that_timed_out_may_be_made_later() {
 }
 
 #[test]
-fn a_controller_that_hangs_is_told_nothing() {
+fn a_hanging_controller_gets_no_update() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let (names, change) = (named(&["node0022"]), drain("hanging"));
@@ -97,7 +97,7 @@ fn a_controller_that_hangs_is_told_nothing() {
     let found = now(async {
         tokio::join!(
             ways.rest.update_nodes(&names, &change),
-            // Whoever tells something through scontrol has read right before.
+            // A client of scontrol has always read right before it writes.
             ways.scontrol.read_nodes(&names),
             ways.rest.read_nodes(&names)
         )
@@ -110,9 +110,9 @@ fn a_controller_that_hangs_is_told_nothing() {
     ];
     for error in errors {
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
-        assert!(error.message.contains("scontrol ping"), "it says what to do: {error}");
+        assert!(error.message.contains("scontrol ping"), "it names the remedy: {error}");
     }
-    // The ping found out, so nothing is on its way.
+    // The ping failed, so no update is in flight.
     assert_eq!(one(&ways.scontrol, "node0022").state, ["IDLE"]);
 }
 
@@ -141,7 +141,7 @@ fn a_controller_that_is_gone_is_unreachable() {
 }
 
 #[test]
-fn a_program_or_server_that_is_not_there_is_said_so() {
+fn a_missing_program_or_server_is_reported() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let limit = ways.scontrol.limit;
@@ -167,7 +167,7 @@ fn a_program_or_server_that_is_not_there_is_said_so() {
 }
 
 #[test]
-fn who_may_not_change_nodes_changes_none() {
+fn a_user_without_the_right_changes_no_node() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
@@ -181,7 +181,7 @@ fn who_may_not_change_nodes_changes_none() {
         for change in [drain("mine"), resume(), comment("mine")] {
             let error = told(way, &["node0024"], &change).expect_err("she may not");
             assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
-            assert!(error.message.contains("AdminLevel"), "it says who may: {error}");
+            assert!(error.message.contains("AdminLevel"), "it names the required level: {error}");
         }
         let node = one(way, "node0024");
         assert_eq!((node.state.as_slice(), node.comment.as_str()), (&["IDLE".to_owned()][..], ""));

@@ -1,6 +1,6 @@
-//! `fabricgate node facts` from outside: the real program on machines that are
-//! made up of files: without a driver, with one that hangs, and with libraries of
-//! our own that are loaded and called as a driver's is.
+//! `fabricgate node facts` from outside: the real program on machines that consist of files:
+//! without a driver, with a hanging one, and with stub libraries that are loaded and called as a
+//! driver's are.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ use model::gpu_facts::{GpuFacts, LinkState};
 use model::id::NodeName;
 use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
 
-/// How long a test waits for what must end, before it says that it hangs.
+/// Time limit of a test for a process that must end; after it the test reports a hang.
 const HANGS: Duration = Duration::from_secs(90);
 
-/// The ClusterUUID of our own library's versioned call.
+/// The ClusterUUID of the stub library's versioned call.
 const TWOS: &str = "22222222-2222-2222-2222-222222222222";
 
-/// Why something is missing that the library has no call for.
+/// The reason of a value whose call the library lacks.
 const OLD: &str = "this driver is too old to report it";
 
 const NO_LIBRARY: &str = "/no/such/folder/libnvidia-ml.so.1";
@@ -41,14 +41,14 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(file, text).expect("written");
 }
 
-/// A management library of our own (`tests/nvml/library.c`), built with this
-/// switch, as a driver has one: loaded by name, called by symbol.
+/// A stub management library (`tests/nvml/library.c`), built with this switch, as a driver has
+/// one: loaded by name, called by symbol.
 fn library(switch: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let built = folder.path().join("libnvidia-ml.so.1");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvml/library.c");
     #[expect(clippy::disallowed_methods, reason = "a test builds what it loads")]
-    // Some of our dependencies are built by it as well, so it is there.
+    // It also builds some of fabricgate's dependencies, so it exists.
     let status = Command::new("cc")
         .args(["-shared", "-fPIC", &format!("-D{switch}"), "-o"])
         .args([&built, &source])
@@ -58,16 +58,15 @@ fn library(switch: &str) -> (tempfile::TempDir, String) {
     (folder, built.display().to_string())
 }
 
-/// What a machine with this library says, which has two GPUs: a Hopper and a
-/// Blackwell.
-fn told(switch: &str, limit: &str) -> (Output, NodeFacts, Vec<GpuFacts>) {
+/// Facts of a machine with this library, which has two GPUs: a Hopper and a Blackwell.
+fn reported_facts(switch: &str, limit: &str) -> (Output, NodeFacts, Vec<GpuFacts>) {
     let (_folder, library) = library(switch);
     let root = tempfile::tempdir().expect("a folder");
     let root = root.path().display().to_string();
     let output = facts(&["--json", "--root", &root, "--nvml", &library, "--limit", limit]);
-    let mut told = document(&output);
-    let gpus = told.gpus.take().expect("GPUs were counted");
-    (output, told, gpus)
+    let mut document = document(&output);
+    let gpus = document.gpus.take().expect("GPUs were counted");
+    (output, document, gpus)
 }
 
 fn states(gpu: &GpuFacts) -> Vec<(u32, LinkState)> {
@@ -76,8 +75,8 @@ fn states(gpu: &GpuFacts) -> Vec<(u32, LinkState)> {
 }
 
 #[test]
-fn a_real_library_is_asked_for_each_link_by_its_number_and_its_counters_by_architecture() {
-    let (output, facts, gpus) = told("NEW", "60");
+fn a_real_library_is_queried_for_each_link_by_its_number_and_its_counters_by_architecture() {
+    let (output, facts, gpus) = reported_facts("NEW", "60");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(facts.driver.and_then(|it| it.version).as_deref(), Some("580.95.05"));
     for gpu in &gpus {
@@ -104,14 +103,14 @@ fn a_real_library_is_asked_for_each_link_by_its_number_and_its_counters_by_archi
     let place = blackwell.platform.as_ref().expect("a place");
     assert_eq!(place.chassis_serial.as_deref(), Some("1821225190042"));
     assert_eq!((place.slot, place.tray, place.host, place.module), (7, 3, 1, 2));
-    // Calls that this library does not have are said, and nothing panics.
+    // Calls that this library lacks are reported, and nothing panics.
     let lacks = |what: &str| facts.missing.iter().any(|it| it.what == what && it.why == OLD);
     assert!(lacks("module id") && lacks("remapped rows"), "{:?}", facts.missing);
 }
 
 #[test]
-fn a_library_that_knows_older_structures_is_asked_for_those() {
-    let (_, _, gpus) = told("SECOND", "60");
+fn a_library_with_older_structures_gets_those() {
+    let (_, _, gpus) = reported_facts("SECOND", "60");
     let fabric = gpus[0].fabric.as_ref().expect("fabric");
     assert_eq!((fabric.clique_id, fabric.cluster_uuid.as_deref()), (Some(2), Some(TWOS)));
     let health = fabric.health.as_ref().expect("health");
@@ -120,8 +119,8 @@ fn a_library_that_knows_older_structures_is_asked_for_those() {
 }
 
 #[test]
-fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
-    let (output, facts, gpus) = told("OLD", "60");
+fn a_driver_without_the_versioned_call_gets_the_old_call() {
+    let (output, facts, gpus) = reported_facts("OLD", "60");
     assert_eq!(output.status.code(), Some(0));
     let fabric = gpus[0].fabric.as_ref().expect("fabric");
     assert_eq!((fabric.clique_id, fabric.health.as_ref()), (Some(1), None));
@@ -134,23 +133,23 @@ fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
 }
 
 #[test]
-fn a_gpu_that_hangs_or_ends_the_library_is_named_and_the_others_are_kept() {
+fn a_gpu_that_hangs_or_crashes_the_library_is_named_and_the_others_are_kept() {
     for (switch, limit, why) in [
         ("HANG", "5", "did not answer within 5 s during: GPU 1: NVLinks"),
         ("CRASH", "60", "killed by signal 6 during: GPU 1: NVLinks"),
     ] {
-        let (output, facts, gpus) = told(switch, limit);
+        let (output, facts, gpus) = reported_facts(switch, limit);
         assert_eq!(output.status.code(), Some(5));
         let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
         assert_eq!(uuids, [Some("GPU-0"), None]);
-        let missing = facts.missing.iter().find(|it| it.what == "everything").expect("said");
+        let missing = facts.missing.iter().find(|it| it.what == "everything").expect("reported");
         assert_eq!(missing.gpus, [1]);
         assert!(missing.why.contains(why), "{}", missing.why);
     }
 }
 
 #[test]
-fn what_a_library_answered_can_be_kept() {
+fn a_librarys_answers_can_be_stored() {
     let (folder, library) = library("NEW");
     let kept = folder.path().join("kept.json");
     let path = kept.display().to_string();
@@ -160,19 +159,19 @@ fn what_a_library_answered_can_be_kept() {
         serde_json::from_slice(&fs::read(kept).expect("a file")).expect("json");
     assert_eq!(kept["gpus"][1]["field 165 scope 13"], 0);
     assert_eq!(kept["gpus"][1]["module id"]["refused"], "missing-symbol");
-    // Where they cannot be kept, nobody is left to believe that they were.
+    // Where they cannot be stored, the output must say so.
     let output = facts(&["--json", "--nvml", &library, "--record", "/no/such/folder/kept.json"]);
     assert_eq!(output.status.code(), Some(5));
     assert_eq!(document(&output).gpus.expect("counted").len(), 2);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("not recorded") && said.contains("/no/such/folder/kept.json: "),
-        "{said}"
+        stderr.contains("not recorded") && stderr.contains("/no/such/folder/kept.json: "),
+        "{stderr}"
     );
 }
 
 #[test]
-fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
+fn without_a_driver_it_reports_known_facts_and_a_remedy_and_ends_with_5() {
     let root = tempfile::tempdir().expect("a folder");
     write(root.path(), "proc/sys/kernel/hostname", "n1\n");
     write(root.path(), "proc/sys/kernel/random/boot_id", "b-1\n");
@@ -181,14 +180,17 @@ fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
     let root = root.path().display().to_string();
     let output = facts(&["--json", "--root", &root, "--nvml", NO_LIBRARY]);
     assert_eq!(output.status.code(), Some(5));
-    let told = document(&output);
-    assert_eq!(told.format, NODE_FACTS_FORMAT);
-    assert_eq!((told.hostname.as_deref(), told.boot_id.as_deref()), (Some("n1"), Some("b-1")));
-    // Its kernel module is there, and its GPUs are unknown, not none.
-    assert_eq!(told.driver.and_then(|it| it.version).as_deref(), Some("570.86.15"));
-    assert_eq!(told.gpus, None);
-    assert_eq!(told.nics[0].rate_mbit_s, Some(400_000));
-    assert_eq!(told.missing[0].what, "GPUs");
+    let document = document(&output);
+    assert_eq!(document.format, NODE_FACTS_FORMAT);
+    assert_eq!(
+        (document.hostname.as_deref(), document.boot_id.as_deref()),
+        (Some("n1"), Some("b-1"))
+    );
+    // Its kernel module is loaded, and its GPUs are unknown, not none.
+    assert_eq!(document.driver.and_then(|it| it.version).as_deref(), Some("570.86.15"));
+    assert_eq!(document.gpus, None);
+    assert_eq!(document.nics[0].rate_mbit_s, Some(400_000));
+    assert_eq!(document.missing[0].what, "GPUs");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(complaint.contains("no NVIDIA driver found"), "{complaint}");
     assert!(complaint.contains("install the driver"), "{complaint}");
@@ -202,8 +204,7 @@ fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
 fn a_driver_that_hangs_is_given_up_with_a_clear_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = folder.path().join("libnvidia-ml.so.1");
-    // Whoever opens a pipe that nobody writes to waits for ever, as in a call
-    // that hangs.
+    // A process that opens a pipe without a writer waits for ever, as in a hanging call.
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &library, rustix::fs::FileType::Fifo, mode, 0)
         .expect("a pipe");
@@ -212,16 +213,16 @@ fn a_driver_that_hangs_is_given_up_with_a_clear_message() {
     let output = facts(&["--json", "--nvml", &library, "--limit", "1"]);
     assert!(began.elapsed() < HANGS, "it waited for the driver");
     assert_eq!(output.status.code(), Some(5));
-    let told = document(&output);
-    assert_eq!(told.gpus, None);
-    assert!(told.hostname.is_some(), "the rest is said all the same");
+    let document = document(&output);
+    assert_eq!(document.gpus, None);
+    assert!(document.hostname.is_some(), "the other facts are reported");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(complaint.contains("did not answer within 1 s"), "{complaint}");
 }
 
-/// Under DRA no IMEX daemon of the host is there, and its tool may wait for one for ever.
+/// Under DRA the host has no IMEX daemon, and its tool may wait for one for ever.
 #[test]
-fn a_tool_beside_the_driver_that_hangs_leaves_a_gap_with_its_name_and_the_rest_is_said() {
+fn a_hanging_tool_leaves_a_gap_with_its_name_and_the_rest_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().expect("a folder");
     for (tool, gap) in [("nvidia-imex-ctl", "IMEX domain"), ("lldpctl", "LLDP neighbours")] {
@@ -235,11 +236,11 @@ fn a_tool_beside_the_driver_that_hangs_leaves_a_gap_with_its_name_and_the_rest_i
         let began = Instant::now();
         let output = command.args(["node", "facts", "--json", "--nvml", NO_LIBRARY]).output();
         assert!(began.elapsed() < HANGS, "it waited for {tool}");
-        let told = document(&output.expect("started"));
-        assert!(told.hostname.is_some(), "the rest is said all the same");
-        let missing = told.missing.iter().find(|it| it.what == gap).expect(gap);
+        let document = document(&output.expect("started"));
+        assert!(document.hostname.is_some(), "the other facts are reported");
+        let missing = document.missing.iter().find(|it| it.what == gap).expect(gap);
         assert!(missing.why.contains(tool), "{missing:?}");
-        let state = told.imex.as_ref().and_then(|it| it.domain_state.as_ref());
+        let state = document.imex.as_ref().and_then(|it| it.domain_state.as_ref());
         assert_eq!(state, None);
         fs::remove_file(file).expect("removed");
     }
@@ -280,9 +281,9 @@ fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
     let names = ["n1", "n2", "n3"].map(NodeName::from);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let said = runtime.block_on(nodes::fetch_facts(&nodes, &names));
-    assert_eq!(said.nodes.keys().collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+    let fetched = runtime.block_on(nodes::fetch_facts(&nodes, &names));
+    assert_eq!(fetched.nodes.keys().collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
     // All of them are this machine, which knows its boot with a driver or without.
-    let boots: Vec<_> = said.nodes.values().map(|node| node.boot_id.as_deref()).collect();
+    let boots: Vec<_> = fetched.nodes.values().map(|node| node.boot_id.as_deref()).collect();
     assert!(boots[0].is_some() && boots.windows(2).all(|two| two[0] == two[1]), "{boots:?}");
 }

@@ -1,8 +1,8 @@
-//! Sweeps in which nodes have nothing but the driver: our own probes measure in
-//! the place of missing tools, over a simulated fabric.
+//! Sweeps in which nodes have only the driver: the native probes replace missing tools, over a
+//! simulated fabric.
 //!
-//! What is asserted is that the verdict is the one that the tools would have
-//! given, and never how long anything takes.
+//! The tests assert that the verdict is the one that the tools would have given, and never a
+//! duration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-/// What a node with the driver alone lacks.
+/// Tools that a node with only the driver lacks.
 const BARE: &str = "[tools]\nmissing = [\"nvbandwidth\", \"mpirun\", \"nccl-tests\", \
     \"p2pBandwidthLatencyTest\", \"nvloom_cli\"]\n";
 
-/// One node with eight GPUs of which one lost two of its links, and another with
-/// half a host link.
+/// One node with eight GPUs of which one has lost two of its links, and another with half a host
+/// link.
 const BOARD: &str = "[[domain]]\nnodes = \"n1\"\nplatform = \"hgx-h100\"\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"n1:3\"\ncount = 2\n\
     [[fault]]\nkind = \"host-link\"\ngpu = \"n1:6\"\nshare = 0.5\n";
 
-/// A small rack of which one GPU lost two of its links.
+/// A small rack of which one GPU has lost two of its links.
 const RACK: &str = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-4]\"\nplatform = \"gb200-nvl72\"\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"n3:1\"\ncount = 2\n";
 
-/// The copy probe as it is shipped, with less patience.
+/// The shipped copy probe, with shorter limits.
 const HASTY: &str = "name = \"copy\"\ntitle = \"copies\"\nparser = \"fabricgate-copy\"\n\
     argv = [\"{self}\", \"--json\", \"node\", \"probe\", \"copy\", \"--node\", \"{node}\", \
     \"--readings\", \"{readings}\"]\nscope = \"node\"\ncovers = \"all\"\nstage = 1\n\
@@ -78,7 +78,7 @@ impl Place {
         json(&self.folder().join("verdicts.json"))
     }
 
-    /// The tools that wrote what was recorded.
+    /// The tools that wrote the recorded outputs.
     fn parsers(&self) -> Vec<String> {
         let folder = self.folder();
         let mut parsers: Vec<String> = outputs(&folder)
@@ -111,7 +111,7 @@ fn outputs(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What was found: outcome, class and place.
+/// Findings: outcome, class and place.
 fn found(verdicts: &Value) -> Vec<String> {
     let all = verdicts["findings"].as_array().expect("findings").iter();
     let mut found: Vec<String> = all
@@ -130,50 +130,50 @@ fn outcomes(verdicts: &Value) -> Vec<String> {
     nodes.map(|n| format!("{} {}", n["node"], n["outcome"]).replace('"', "")).collect()
 }
 
-fn told(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}\n{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
 #[test]
-fn a_node_with_nothing_but_the_driver_gets_the_verdict_of_one_with_tools() {
+fn a_node_with_only_the_driver_gets_the_verdict_of_one_with_tools() {
     let with_tools = Place::of(&[BOARD], "");
     let bare = Place::of(&[BARE, BOARD], "");
     let (there, here) = (with_tools.audit(&[]), bare.audit(&[]));
-    assert_eq!(there.status.code(), Some(3), "{}", told(&there));
-    assert_eq!(here.status.code(), Some(3), "{}", told(&here));
+    assert_eq!(there.status.code(), Some(3), "{}", output_text(&there));
+    assert_eq!(here.status.code(), Some(3), "{}", output_text(&here));
     let (theirs, ours) = (with_tools.verdicts(), bare.verdicts());
     let expected = ["degraded host-link-low n1:6", "degraded nvlink-low n1:3"];
     assert_eq!(found(&theirs), expected);
-    assert_eq!(found(&ours), expected, "{}", told(&here));
+    assert_eq!(found(&ours), expected, "{}", output_text(&here));
     assert_eq!(outcomes(&ours), outcomes(&theirs));
     assert!(with_tools.parsers().contains(&"nvbandwidth".to_owned()));
     let parsers = bare.parsers();
     assert!(parsers.contains(&"fabricgate-copy".to_owned()), "{parsers:?}");
     assert!(!parsers.contains(&"nvbandwidth".to_owned()), "{parsers:?}");
-    // What the driver said under load stands beside the slow host link.
+    // The driver's report under load accompanies the slow host link.
     let all = ours["findings"].as_array().expect("findings");
     let host = all.iter().find(|f| f["class"] == "host-link-low").expect("it was found");
     assert!(host["summary"].as_str().expect("text").contains("PCIe generation 4"), "{host}");
 }
 
 #[test]
-fn a_healthy_node_with_nothing_but_the_driver_passes() {
+fn a_healthy_node_with_only_the_driver_passes() {
     let healthy = "[[domain]]\nnodes = \"n1\"\nplatform = \"hgx-h100\"\nper_node = true\n";
     let place = Place::of(&[BARE, healthy], "");
     let output = place.audit(&[]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
     assert_eq!(outcomes(&place.verdicts()), ["n1 pass"]);
 }
 
 #[test]
-fn a_rack_is_measured_by_our_own_probes_lanes_pairs_and_collectives() {
+fn a_rack_is_measured_by_the_native_probes_lanes_pairs_and_collectives() {
     let (with_tools, place) = (Place::of(&[RACK], ""), Place::of(&[RACK], ""));
     let (there, output) = (with_tools.audit(&[]), place.audit(&["--own-probes"]));
-    assert_eq!(there.status.code(), Some(3), "{}", told(&there));
-    assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+    assert_eq!(there.status.code(), Some(3), "{}", output_text(&there));
+    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
     let (theirs, verdicts) = (with_tools.verdicts(), place.verdicts());
-    assert_eq!(found(&verdicts), found(&theirs), "{}", told(&output));
+    assert_eq!(found(&verdicts), found(&theirs), "{}", output_text(&output));
     assert!(found(&verdicts).contains(&"degraded nvlink-low n3:1".to_owned()));
     assert_eq!(outcomes(&verdicts), outcomes(&theirs));
     assert_eq!(outcomes(&verdicts), ["n1 pass", "n2 pass", "n3 degraded", "n4 pass"]);
@@ -192,7 +192,7 @@ fn wrong_data_is_a_hard_fault_of_the_gpu_that_is_wrong() {
         [[fault]]\nkind = \"corrupt\"\ngpu = \"n1:5\"\n";
     let place = Place::of(&[BARE, wrong], "");
     let output = place.audit(&[]);
-    assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
     let verdicts = place.verdicts();
     assert_eq!(outcomes(&verdicts), ["n1 failed"]);
     assert!(
@@ -209,7 +209,7 @@ fn a_probe_that_hangs_leaves_its_node_unknown_and_the_other_as_it_is() {
     let probes = "[probes]\ndir = \"probes\"\nrun = [\"copy\"]\n";
     let place = Place::of(&[BARE, hangs], probes);
     let output = place.audit(&[]);
-    assert_eq!(output.status.code(), Some(4), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
     let verdicts = place.verdicts();
     assert_eq!(found(&verdicts), Vec::<String>::new());
     assert_eq!(outcomes(&verdicts), ["n1 pass", "n2 unknown"]);

@@ -1,5 +1,4 @@
-//! The worker from outside: the real program over a pipe, well treated and
-//! badly.
+//! The worker from outside: the real program over a pipe, with correct and incorrect input.
 
 mod tcp;
 
@@ -23,7 +22,7 @@ use model::worker_protocol::{
     ReadinessCheck, STEP_VARIABLE, WorkerMessage,
 };
 
-/// How long a test waits for what must come, before it says that it hangs.
+/// Time limit of a test for an expected event; after it the test reports a hang.
 const HANGS: Duration = Duration::from_secs(60);
 
 fn program() -> Command {
@@ -38,10 +37,10 @@ struct Worker {
     lines: mpsc::Receiver<WorkerMessage>,
 }
 
-/// What an order has printed so far: both streams, and ports it is ready at.
+/// Output of an order so far: both streams, and ports it is ready at.
 type Printed = (Vec<u8>, Vec<u8>, Vec<u16>);
 
-/// What an order came to.
+/// Result of an order.
 struct Came {
     done: ProcessReport,
     stdout: Vec<u8>,
@@ -74,7 +73,7 @@ impl Worker {
         Self { input: child.stdin.take(), child, lines }
     }
 
-    /// A worker that has been greeted.
+    /// A worker after its greeting.
     fn start() -> Self {
         Self::start_with(&[], None).greeted()
     }
@@ -92,7 +91,7 @@ impl Worker {
     }
 
     fn say_bytes(&mut self, bytes: &[u8]) {
-        self.input.as_mut().expect("not closed").write_all(bytes).expect("said");
+        self.input.as_mut().expect("not closed").write_all(bytes).expect("written");
     }
 
     fn hear(&self) -> WorkerMessage {
@@ -106,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Hears until this many orders are done.
+    /// Reads messages until this many orders are done.
     fn come(&self, orders: usize) -> BTreeMap<u64, Came> {
         let mut pieces: BTreeMap<u64, Printed> = BTreeMap::new();
         let mut came = BTreeMap::new();
@@ -125,7 +124,7 @@ impl Worker {
                     let (stdout, stderr, ready) = pieces.remove(&done.id).unwrap_or_default();
                     came.insert(done.id, Came { done: *done, stdout, stderr, ready });
                 }
-                // Of a process that asks without end some questions may be late.
+                // Some requests of a process that sends them endlessly may be late.
                 WorkerMessage::Asks { .. } => {}
                 other => panic!("unexpected: {other:?}"),
             }
@@ -138,7 +137,6 @@ impl Worker {
         self.come(1).remove(&order.id).expect("that order")
     }
 
-    /// Waits for its end; its exit code.
     fn code(&mut self) -> Option<i32> {
         self.child.wait().expect("waited for").code()
     }
@@ -179,7 +177,7 @@ fn marked(mut order: ProcessOrder, mark: &str) -> ProcessOrder {
     order
 }
 
-/// Processes that carry this mark. One that has ended has no environment.
+/// Processes that carry this mark. An ended one has no environment.
 fn carrying(mark: &str) -> Vec<String> {
     let wanted = format!("{STEP_VARIABLE}={mark}-{}", std::process::id());
     let entries = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
@@ -201,13 +199,13 @@ fn wait_for(mark: &str, wanted: usize) {
     }
 }
 
-/// A shell with a child, both deaf to requests to end, and one with a grandchild
-/// in the background that keeps no pipe.
+/// A shell with a child, both of which ignore termination signals, and one with a grandchild in
+/// the background that keeps no pipe.
 const STUBBORN: &str = "trap '' TERM; sleep 300 & sleep 300";
 const LEAVING: &str = "sleep 300 >/dev/null 2>&1 & sleep 300";
 
 #[test]
-fn a_worker_says_who_it_is_and_where() {
+fn a_worker_reports_its_version_and_node() {
     let mut worker = Worker::start_with(&[], None);
     worker.say(&hello(PROTOCOL));
     let WorkerMessage::Hello(hello) = worker.hear() else { panic!("no hello") };
@@ -230,7 +228,7 @@ fn another_protocol_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_no_order_ends_the_worker_with_a_reason() {
+fn an_invalid_order_ends_the_worker_with_a_reason() {
     for (line, expected) in [
         (&b"ssh: Welcome to n1\n"[..], "expected a line of JSON: hello, run, stop or bye"),
         (b"{\"type\":\"dance\"}\n", "expected a line of JSON"),
@@ -244,7 +242,7 @@ fn what_is_no_order_ends_the_worker_with_a_reason() {
         assert_eq!(worker.code(), Some(1));
     }
     let mut worker = Worker::start();
-    // The worker may leave before it has read all of it.
+    // The worker may end before it has read all of it.
     let _ = worker.input.as_mut().expect("open").write_all(&vec![b'x'; LONGEST_LINE + 9]);
     assert!(worker.fault().contains("at most"));
     assert_eq!(worker.code(), Some(1));
@@ -253,9 +251,9 @@ fn what_is_no_order_ends_the_worker_with_a_reason() {
 #[test]
 fn an_order_is_carried_out_and_its_output_comes_back() {
     let mut worker = Worker::start();
-    let mut said = shell(7, "echo \"$GREETING\"; echo {self} >&2; exit 3");
-    said.env.insert("GREETING".to_owned(), "grüß".to_owned());
-    let came = worker.run(&said);
+    let mut output = shell(7, "echo \"$GREETING\"; echo {self} >&2; exit 3");
+    output.env.insert("GREETING".to_owned(), "grüß".to_owned());
+    let came = worker.run(&output);
     assert_eq!(came.done.ending, ProcessEnding::Exited { code: 3 });
     assert_eq!(came.stdout, "grüß\n".as_bytes());
     assert!(String::from_utf8_lossy(&came.stderr).trim().ends_with("fabricgate"));
@@ -264,7 +262,7 @@ fn an_order_is_carried_out_and_its_output_comes_back() {
 }
 
 #[test]
-fn endings_are_told_apart() {
+fn endings_are_distinguished() {
     let mut worker = Worker::start();
     let mut hanging = shell(3, "echo begun; sleep 300 & wait");
     hanging.limit_s = 0.3;
@@ -334,13 +332,13 @@ fn asked(word: WorkerMessage) -> (u64, ExchangeRequest) {
 }
 
 #[test]
-fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
+fn a_processs_request_is_forwarded_and_answered() {
     let mut worker = Worker::start();
     let script = "echo begun; for i in 0 1; do\n\
         echo \"exchange {\\\"number\\\":$i,\\\"value\\\":[$i],\\\"within_s\\\":2.5}\"\n\
         read -r x; echo \"$x\"; done; echo exchange nothing; printf 'exchange {'; exit 4";
     worker.say(&CoordinatorMessage::Run(joint(1, script)));
-    // Nobody asked for these.
+    // Unsolicited messages.
     worker.say(&answer(1, 7, "early"));
     worker.say(&answer(99, 0, "to nobody"));
     for number in [0, 1] {
@@ -353,8 +351,8 @@ fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
     assert_eq!(came.done.ending, ProcessEnding::Exited { code: 4 });
     let text = String::from_utf8(came.stdout).expect("text");
     let lines: Vec<&str> = text.lines().collect();
-    let said: ExchangeReply = serde_json::from_str(lines[1]).expect("an answer");
-    assert_eq!((said.number, &said.shares[0].value), (0, &Some("late".into())));
+    let reply: ExchangeReply = serde_json::from_str(lines[1]).expect("an answer");
+    assert_eq!((reply.number, &reply.shares[0].value), (0, &Some("late".into())));
     assert!(lines[2].contains("\"number\":1"), "{text}");
     assert_eq!((lines[0], &lines[3..]), ("begun", &["exchange nothing", "exchange {"][..]));
     worker.say(&CoordinatorMessage::Bye);
@@ -362,7 +360,7 @@ fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
 }
 
 #[test]
-fn a_process_that_does_not_read_or_asks_without_end_keeps_nobody_else() {
+fn a_process_that_does_not_read_or_floods_requests_delays_no_other() {
     let mut worker = Worker::start();
     let line = "echo 'exchange {\"number\":0,\"value\":null,\"within_s\":1}'";
     let script = format!("i=0; while [ $i -lt 2000 ]; do {line}; i=$((i+1)); done; sleep 300");
@@ -373,7 +371,7 @@ fn a_process_that_does_not_read_or_asks_without_end_keeps_nobody_else() {
         worker.say(&answer(1, 0, &large));
     }
     worker.say(&CoordinatorMessage::Run(shell(2, "echo well")));
-    // Answered questions make room for others of the flood.
+    // Answered requests make room for others of the flood.
     let done = loop {
         match worker.hear() {
             WorkerMessage::Asks { .. } => {}
@@ -446,7 +444,7 @@ fn a_guarded_tool_dies_with_its_parent() {
     parent.env("PROGRAM", assert_cmd::cargo::cargo_bin!("fabricgate"));
     let mut parent = parent.spawn().expect("a shell");
     wait_for("guarded", 2);
-    // Not before the guard has become the tool: by then it is bound.
+    // Only after the guard has become the tool: by then it is bound.
     let is_tool = |pid: &String| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
     };
@@ -467,7 +465,7 @@ fn an_order_that_ends_leaves_nothing_in_the_background() {
 }
 
 #[test]
-fn a_server_is_ready_when_its_first_line_says_so() {
+fn a_server_is_ready_at_its_first_line() {
     let mut worker = Worker::start();
     let waiting = Some(ReadinessCheck { how: ReadySignal::Line, port: 0 });
     worker.say(&CoordinatorMessage::Run(ProcessOrder {
@@ -500,7 +498,7 @@ fn a_server_is_ready_when_its_port_is_served() {
         ..order(1, &["sleep", "300"])
     }));
     thread::sleep(Duration::from_millis(200));
-    assert!(worker.lines.try_recv().is_err(), "nobody listens yet");
+    assert!(worker.lines.try_recv().is_err(), "no process listens yet");
     let _served = TcpListener::bind(("127.0.0.1", port)).expect("still free");
     match worker.hear() {
         WorkerMessage::Ready { id: 1, port: got } => assert_eq!(got, port),
@@ -547,7 +545,7 @@ fn driver_tool(process: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_node_whose_gpus_are_used_is_left_alone_unless_told_otherwise() {
+fn a_node_with_busy_gpus_is_left_alone_unless_the_order_allows_it() {
     let folder = driver_tool("1, /usr/bin/python3");
     let on_gpus = ProcessOrder { idle_gpus: true, ..shell(1, "echo ran") };
     let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
@@ -558,7 +556,7 @@ fn a_node_whose_gpus_are_used_is_left_alone_unless_told_otherwise() {
         }
         other => panic!("expected a refusal: {other:?}"),
     }
-    // What needs no GPU is not concerned.
+    // Orders that need no GPU are not affected.
     assert!(worker.run(&shell(2, "true")).done.ending.is_success());
     let mut worker = Worker::start_with(&["--even-if-busy"], Some(folder.path())).greeted();
     let came = worker.run(&on_gpus);

@@ -1,4 +1,4 @@
-//! Reports: the page in a browser, and what every form of a report says.
+//! Reports: the page in a browser, and the content of every form of a report.
 
 mod page;
 mod reporting;

@@ -1,8 +1,8 @@
-//! The page of a run in a real browser: what it does when it is used, and what
-//! it never does.
+//! The page of a run in a real browser: its behaviour in use, and requests that it must never
+//! make.
 //!
-//! Needs chromium (or Chrome) on PATH and says SKIPPED where there is none. With
-//! `FABRICGATE_PAGE_PICTURES=FOLDER` it leaves pictures there to look at.
+//! Needs chromium (or Chrome) on PATH and prints SKIPPED where it is missing. With
+//! `FABRICGATE_PAGE_PICTURES=FOLDER` it stores screenshots there.
 
 mod browser;
 #[allow(dead_code, reason = "made-up runs of the unit tests, not all of which are opened here")]
@@ -44,8 +44,8 @@ fn rack() -> String {
     page_of(&fixture::rack())
 }
 
-/// The rack after a repair, with everything beside it: the example, which a unit test
-/// holds to what the code renders.
+/// The rack after a repair, with all parts of a page: the example, which a unit test compares
+/// with the current rendering.
 fn repaired() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::read_to_string(root.join("reports/example/repaired.html")).expect("the example")
@@ -76,7 +76,7 @@ fn no_page_complains_or_loads_anything_with_and_without_its_script() {
 }
 
 #[test]
-fn a_filter_works_on_tiles_findings_and_nodes_at_once_and_the_address_keeps_it() {
+fn a_filter_applies_to_tiles_findings_and_nodes_together_and_the_address_keeps_it() {
     let Some(Opened { mut browser, file, _folder }) = open(&rack(), "") else { return };
     const SHOWN: &str = "[document.querySelectorAll('#tiles a:not(.off)').length, \
         document.querySelectorAll('article.finding:not([hidden])').length, \
@@ -96,7 +96,7 @@ fn a_filter_works_on_tiles_findings_and_nodes_at_once_and_the_address_keeps_it()
     assert_eq!(browser.text(SHOWN), "1 1 1 0");
     let hash = browser.text("location.hash");
     assert_eq!(hash, "#&q=node0007");
-    // Another window, the same sight; and a finding in it that was linked to.
+    // Another window, the same view; and a finding in it that was linked to.
     browser.open(&file, "#finding-nvlink-low-block01-node0007-2&o=degraded&q=node0007&v=abs");
     assert_eq!(browser.text(SHOWN), "1 1 1 0");
     let there = "const r = document.querySelector('.here'); r.id + ' ' + \
@@ -131,7 +131,7 @@ fn a_cell_is_read_out_under_the_pointer_and_by_keys() {
     let run = fixture::rack();
     let (x, y) = cell(&mut browser, 26, 3);
     browser.point(x, y);
-    let said = browser.text(OUT);
+    let text = browser.text(OUT);
     let is = |c: &&model::measured_cell::MeasuredCell| {
         c.src_node.as_ref().is_some_and(|n| n.as_str() == "node0007")
             && c.src_gpu == Some(2)
@@ -140,11 +140,11 @@ fn a_cell_is_read_out_under_the_pointer_and_by_keys() {
     };
     let value = run.cells.iter().find(is).and_then(|c| c.value).expect("the cell");
     assert!(
-        said.starts_with(&format!("node0007:2 → node0001:3: {value:.1} GB/s, ratio 0.94")),
-        "{said}"
+        text.starts_with(&format!("node0007:2 → node0001:3: {value:.1} GB/s, ratio 0.94")),
+        "{text}"
     );
-    assert!(said.contains("(expected 761.0 GB/s); blamed: gpu node0007:2: NVLink slow"), "{said}");
-    assert!(said.contains("domains/block01/read-1.txt"), "{said}");
+    assert!(text.contains("(expected 761.0 GB/s); blamed: gpu node0007:2: NVLink slow"), "{text}");
+    assert!(text.contains("domains/block01/read-1.txt"), "{text}");
     // Out of the matrix, and in by keys.
     browser.point(5.0, 5.0);
     assert!(browser.text(OUT).starts_with("Point at a cell"));
@@ -155,7 +155,7 @@ fn a_cell_is_read_out_under_the_pointer_and_by_keys() {
     assert!(browser.text(OUT).starts_with("node0001:1 → node0001:1: not part of this test"));
     browser.key("ArrowRight");
     assert!(browser.text(OUT).starts_with("node0001:1 → node0001:2: 7"), "{}", browser.text(OUT));
-    // A click on what is blamed leads to why.
+    // A click on a blamed part leads to the reason.
     let (x, y) = cell(&mut browser, 26, 3);
     for kind in ["mousePressed", "mouseReleased"] {
         let click =
@@ -190,13 +190,13 @@ fn switches_show_ratios_or_numbers_and_before_now_or_the_change() {
     browser.ask("document.querySelector('#figure-2 .switches span:last-of-type button').click()");
     browser.ask("document.querySelector('#figure-2 button[value=abs]').click()");
     assert!(browser.text(key).starts_with("Measured GB/s"), "{}", browser.text(key));
-    // What is drawn is what was computed: one path a colour, and each is there.
+    // The drawing matches the computation: one path a colour, and each exists.
     let drawn = "(() => { const f = figures.get('figure-2'); const want = new Set(); \
         for (let i = 0; i < f.rows.length * f.cols.length; i += 1) { const c = colourOf(f, i); if (c) want.add(c); } \
         const have = [...f.svg.querySelectorAll('.cells path')].map((p) => p.getAttribute('fill')); \
         return have.length === want.size && have.every((c) => want.has(c)); })()";
     assert_eq!(browser.ask(drawn), true);
-    // All readings of a cell are told: this one dipped once.
+    // All readings of a cell are displayed: this one dipped once.
     let at = browser.text(
         "(() => { const f = figures.get('figure-2'); \
          const i = f.readings.findIndex((r) => r.split(',').some((v) => Number(v) < 720)); \
@@ -215,7 +215,7 @@ fn a_tile_leads_to_its_node_and_arrows_move_between_tiles() {
     browser.key("ArrowRight");
     browser.key("ArrowRight");
     assert_eq!(browser.text("document.activeElement.title"), "node0003: pass");
-    // Its line is in a part that is closed until somebody wants it.
+    // Its line is in a part that is closed until a reader opens it.
     browser.key("Enter");
     assert_eq!(browser.text("location.hash"), "#node-node0003");
     let seen = "(() => { const r = document.getElementById('node-node0003').getBoundingClientRect(); \
@@ -236,7 +236,7 @@ fn a_tile_leads_to_its_node_and_arrows_move_between_tiles() {
 }
 
 #[test]
-fn hostile_names_are_inert_in_the_page_and_in_what_its_script_says() {
+fn hostile_names_are_inert_in_the_page_and_in_its_scripts_text() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("an address").port();
@@ -270,7 +270,7 @@ fn hostile_names_are_inert_in_the_page_and_in_what_its_script_says() {
 }
 
 #[test]
-fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
+fn changes_by_a_repair_are_listed_by_node_and_hostile_text_in_them_is_inert() {
     let evil = "\"'><img src=x onerror=owned=1></script><script>owned=1</script>";
     let (before, mut repairs) = (fixture::rack(), fixture::multi_run::repairs());
     repairs.without[0].why.push_str(evil);
@@ -288,7 +288,7 @@ fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
     };
     let page = render(&fixture::repaired(), &beside).expect("a page");
     let Some(Opened { mut browser, .. }) = open(&page, "") else { return };
-    let said = browser.text("document.querySelector('article.repair').textContent");
+    let text = browser.text("document.querySelector('article.repair').textContent");
     for words in [
         "node0007: degraded then, pass now",
         "it passes now: what was blamed is as it must be",
@@ -297,17 +297,17 @@ fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
         "+6.0 %",
         "<script>owned=1</script>",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(text.contains(words), "{words}: {text}");
     }
     let state = "[typeof owned, document.images.length, document.scripts.length].join(' ')";
     assert_eq!(browser.text(state), "undefined 0 2");
-    // The numbers of then are behind the switch of the matrix.
+    // The earlier numbers are behind the switch of the matrix.
     browser.ask("document.querySelector('#figure-2 button[value=before]').click()");
     let key = "document.querySelector('#figure-2 .key').textContent";
     assert!(browser.text(key).starts_with("Before: "), "{}", browser.text(key));
     browser.ask("document.querySelector('article.repair .links a').click()");
     assert_eq!(browser.text("location.hash.split('&')[0]"), "#node-node0007");
-    // It is filtered with its node, and is no finding.
+    // It is filtered with its node, and is not a finding.
     let off = "document.querySelector('article.repair').hidden";
     browser.ask("document.querySelector('.chip.unknown').click()");
     assert_eq!(browser.ask(off), true);
@@ -321,7 +321,7 @@ fn without_scripts_all_words_figures_and_links_are_there() {
     let Some(Opened { mut browser, file, _folder }) = open(&repaired(), "") else { return };
     browser.scripts(false);
     browser.open(&file, "#node-node0012");
-    // The protocol may still ask; the page's own script did not run.
+    // The protocol may still query; the page's script did not run.
     let seen = "[document.querySelectorAll('#tiles a').length, document.querySelectorAll('tr.item').length, \
         document.querySelectorAll('figure svg .cells path').length > 2, \
         document.querySelectorAll('figure svg .tips title').length > 3, \
@@ -333,7 +333,7 @@ fn without_scripts_all_words_figures_and_links_are_there() {
     assert_eq!(browser.ask(dead), serde_json::json!([]));
 }
 
-/// Contrast after WCAG 2 of every text that is seen against what lies behind it.
+/// Contrast, after WCAG 2, of every visible text against its background.
 const CONTRAST: &str = "(() => { \
     const rgb = (c) => c.match(/[\\d.]+/g).map(Number); \
     const lum = ([r, g, b]) => [r, g, b].map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0); \
@@ -429,7 +429,7 @@ fn five_thousand_nodes_open_and_are_filtered() {
 }
 
 #[test]
-fn pictures_to_look_at_are_left_where_somebody_asks() {
+fn screenshots_are_stored_if_requested() {
     let Some(folder) = std::env::var_os("FABRICGATE_PAGE_PICTURES") else { return };
     let folder = Path::new(&folder);
     fs::create_dir_all(folder).expect("a folder");

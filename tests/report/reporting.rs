@@ -1,5 +1,5 @@
-//! What reports say whatever form they have: that a run was simulated, what a ratio is of,
-//! why nothing was measured, and where they are written.
+//! Content of reports in every form: that a run was simulated, the base of a ratio, why nothing
+//! was measured, and the place of the files.
 
 #[path = "../support/place.rs"]
 mod place;
@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use place::{Place, Told};
 
-/// A rack behind the simulator, with monitoring and few probes.
+/// A rack in the simulator, with monitoring and few probes.
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     [metrics]\ntextfile = \"fabricgate.prom\"\n\
     [probes]\nrun = [\"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n";
 
-/// A GPU of it that lost two links.
+/// A GPU of it that has lost two links.
 const LOST: &str = "[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\ncount = 2\n";
 
 fn rack() -> Place {
     Place::with(&place::rack("n[1-4]", LOST), CONFIG)
 }
 
-/// The one run folder, as commands name it.
+/// The path of the single run folder, as an argument.
 fn run_of(place: &Place) -> String {
     let listed = fs::read_dir(place.path().join("runs")).expect("runs");
     let runs: Vec<String> =
@@ -36,20 +36,20 @@ fn run_of(place: &Place) -> String {
 }
 
 #[test]
-fn every_form_of_a_simulated_run_says_so_and_offers_no_command() {
+fn every_form_of_a_simulated_run_is_marked_and_offers_no_command() {
     let place = rack();
     let audit = ["audit", "--no-progress", "--html", "a.html", "--junit", "a.xml"];
-    let told = place.run(&audit).expect(3);
+    let output = place.run(&audit).expect(3);
     let run = run_of(&place);
     let run = run.as_str();
     let read = |name: &str| {
         fs::read_to_string(place.path().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     };
     let bundle = ["report", run, "--bundle", "n2", "--output", "n2.tar.gz", "--json"];
-    let says = |words: &[&str]| place.run(words).stdout;
+    let stdout = |words: &[&str]| place.run(words).stdout;
     let field = "\"simulated\": true";
     let forms: Vec<(&str, String, &str)> = vec![
-        ("terminal", told.stdout, "SIMULATED"),
+        ("terminal", output.stdout, "SIMULATED"),
         ("page", read("a.html"), "SIMULATED"),
         ("junit, property", read("a.xml"), "name=\"simulated\" value=\"true\""),
         ("junit, message", read("a.xml"), "SIMULATED"),
@@ -58,26 +58,26 @@ fn every_form_of_a_simulated_run_says_so_and_offers_no_command() {
         ("verdicts.json", read(&format!("{run}/verdicts.json")), field),
         ("actions.json", read(&format!("{run}/actions.json")), field),
         ("metrics", read("fabricgate.prom"), "fabricgate_state_simulated 1"),
-        ("report", says(&["report", run]), "SIMULATED"),
-        ("report, json", says(&["report", run, "--json"]), field),
-        ("report, html", says(&["report", run, "--format", "html"]), "SIMULATED"),
-        ("report, junit", says(&["report", run, "--format", "junit"]), "SIMULATED"),
-        ("apply", says(&["apply", run]), "SIMULATED"),
-        ("apply, json", says(&["apply", run, "--json"]), field),
-        ("explain, node", says(&["explain", run, "n2"]), "SIMULATED"),
-        ("explain, GPU", says(&["explain", run, "n2:1"]), "SIMULATED"),
-        ("explain, pair", says(&["explain", run, "n2:1 - n3:1"]), "SIMULATED"),
-        ("explain, json", says(&["explain", run, "n2", "--json"]), field),
-        ("replay", says(&["replay", run]), "SIMULATED"),
-        ("replay, json", says(&["replay", run, "--json"]), field),
-        ("history", says(&["history"]), "SIMULATED"),
-        ("history, json", says(&["history", "--json"]), field),
-        ("map", says(&["export", run, "--to", "nccl-env", "--even-if-simulated"]), "SIMULATED"),
-        ("bundle", says(&bundle), ""),
+        ("report", stdout(&["report", run]), "SIMULATED"),
+        ("report, json", stdout(&["report", run, "--json"]), field),
+        ("report, html", stdout(&["report", run, "--format", "html"]), "SIMULATED"),
+        ("report, junit", stdout(&["report", run, "--format", "junit"]), "SIMULATED"),
+        ("apply", stdout(&["apply", run]), "SIMULATED"),
+        ("apply, json", stdout(&["apply", run, "--json"]), field),
+        ("explain, node", stdout(&["explain", run, "n2"]), "SIMULATED"),
+        ("explain, GPU", stdout(&["explain", run, "n2:1"]), "SIMULATED"),
+        ("explain, pair", stdout(&["explain", run, "n2:1 - n3:1"]), "SIMULATED"),
+        ("explain, json", stdout(&["explain", run, "n2", "--json"]), field),
+        ("replay", stdout(&["replay", run]), "SIMULATED"),
+        ("replay, json", stdout(&["replay", run, "--json"]), field),
+        ("history", stdout(&["history"]), "SIMULATED"),
+        ("history, json", stdout(&["history", "--json"]), field),
+        ("map", stdout(&["export", run, "--to", "nccl-env", "--even-if-simulated"]), "SIMULATED"),
+        ("bundle", stdout(&bundle), ""),
     ];
     for (form, text, needle) in &forms {
         assert!(!text.is_empty() && text.contains(needle), "{form} does not say {needle}:\n{text}");
-        // The program text of the page holds the names of its own classes.
+        // The page's script contains the names of its own classes.
         let page = text.split("<script").next().unwrap_or_default();
         for command in ["\n  $ ", "<pre class=\"command\"", "<code class=\"command\""] {
             assert!(!page.contains(command), "{form} offers a command:\n{page}");
@@ -85,7 +85,7 @@ fn every_form_of_a_simulated_run_says_so_and_offers_no_command() {
     }
 }
 
-/// Numbers of a CSV column by test: what the platform must show.
+/// Numbers of a CSV column by test: the platform's expectations.
 fn expected_by_test(csv: &str) -> Vec<(String, f64)> {
     let mut lines = csv.lines();
     let head: Vec<&str> = lines.next().expect("a header").split(',').collect();
@@ -98,7 +98,7 @@ fn expected_by_test(csv: &str) -> Vec<(String, f64)> {
 }
 
 #[test]
-fn expected_is_the_platforms_number_and_every_form_says_what_a_ratio_is_of() {
+fn expected_is_the_platforms_number_and_every_form_states_the_base_of_a_ratio() {
     let (mut by_peers, mut by_both) = (0, 0);
     for scenario in
         ["rack-lost-link", "hgx-lost-link", "rail-half-rate", "host-link-x8", "plane-out"]
@@ -109,7 +109,7 @@ fn expected_is_the_platforms_number_and_every_form_says_what_a_ratio_is_of() {
         let example = example.display().to_string();
         place.run(&["sim", "record", &example, "rec"]).expect(0);
         let files = ["--csv", "m.csv", "--junit", "a.xml", "--html", "a.html"];
-        let told = place.run(&[&["judge", "rec"][..], &files].concat());
+        let output = place.run(&[&["judge", "rec"][..], &files].concat());
         let json = place.run(&["judge", "rec", "--json"]).document();
         let read = |name: &str| fs::read_to_string(place.path().join(name)).expect(name);
         let known = expected_by_test(&read("m.csv"));
@@ -131,7 +131,7 @@ fn expected_is_the_platforms_number_and_every_form_says_what_a_ratio_is_of() {
                     known.iter().filter(|(test, _)| tests.contains(&test.as_str())).peekable();
                 assert!(
                     of.peek().is_none() || of.any(|(_, value)| (value - expected).abs() < 0.01),
-                    "{scenario}: no threshold says {expected}: {finding}"
+                    "{scenario}: no threshold is {expected}: {finding}"
                 );
             } else {
                 assert!(finding["ratio"].is_null(), "{scenario}: {finding}");
@@ -140,7 +140,7 @@ fn expected_is_the_platforms_number_and_every_form_says_what_a_ratio_is_of() {
                 assert!(is_of(number("ratio_to_peers"), peers), "{scenario}: {finding}");
             }
             assert!(expected.or(peers).or(number("own")).is_some(), "{scenario}: {finding}");
-            forms(scenario, finding, &told, &read("a.xml"), &read("a.html"));
+            forms(scenario, finding, &output, &read("a.xml"), &read("a.html"));
         }
     }
     assert!(0 < by_peers && 0 < by_both, "{by_peers}, {by_both}");
@@ -151,8 +151,8 @@ fn evidence<'v>(finding: &'v Value, field: &str) -> Vec<&'v str> {
     all.iter().filter_map(|it| it[field].as_str()).collect()
 }
 
-/// Every form tells the same ratio, and behind which number it stands.
-fn forms(scenario: &str, finding: &Value, told: &Told, junit: &str, page: &str) {
+/// Every form has the same ratio, after the same number.
+fn forms(scenario: &str, finding: &Value, output: &Told, junit: &str, page: &str) {
     let shown =
         |value: f64| if value < 100.0 { format!("{value:.2}") } else { format!("{value:.1}") };
     for (name, value, ratio) in
@@ -162,19 +162,19 @@ fn forms(scenario: &str, finding: &Value, told: &Told, junit: &str, page: &str) 
             continue;
         };
         let (value, ratio) = (shown(value), format!("{ratio:.3}"));
-        let says = format!("{name} {value} GB/s, ratio {ratio} of it");
-        let escaped = says.replace('\'', "&apos;");
+        let expected = format!("{name} {value} GB/s, ratio {ratio} of it");
+        let escaped = expected.replace('\'', "&apos;");
         assert!(
-            junit.contains(&says) || junit.contains(&escaped),
-            "{scenario}: JUnit lacks {says}:\n{junit}"
+            junit.contains(&expected) || junit.contains(&escaped),
+            "{scenario}: JUnit lacks {expected}:\n{junit}"
         );
-        let says = format!("<dd>{value} GB&#x2f;s, {ratio} of it</dd>");
-        assert!(page.contains(&says), "{scenario}: the page lacks {says}");
-        let lines: Vec<&str> = told.stdout.lines().collect();
+        let expected = format!("<dd>{value} GB&#x2f;s, {ratio} of it</dd>");
+        assert!(page.contains(&expected), "{scenario}: the page lacks {expected}");
+        let lines: Vec<&str> = output.stdout.lines().collect();
         let is_told = match name {
             // A row of the table under the titles `expected` and `of expected`.
             "expected" => lines.iter().any(|it| it.contains(&value) && it.contains(&ratio)),
-            _ => told
+            _ => output
                 .stdout
                 .replace("\n    ", " ")
                 .contains(&format!("{name} {value} GB/s, ratio {ratio} of it")),
@@ -182,7 +182,7 @@ fn forms(scenario: &str, finding: &Value, told: &Told, junit: &str, page: &str) 
         assert!(
             is_told,
             "{scenario}: the terminal lacks {name} {value}, {ratio}:\n{}",
-            told.stdout
+            output.stdout
         );
     }
 }

@@ -37,7 +37,7 @@ impl Site {
         fs::write(self.0.path().join(name), text).expect("written");
     }
 
-    /// What Slurm says of the nodes: these run jobs.
+    /// Slurm's report of the nodes: these run jobs.
     fn busy(&self, busy: &[&str]) {
         let mut text = String::new();
         for node in ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2"] {
@@ -55,15 +55,15 @@ impl Site {
         run(self.0.path(), &[args, &["--config", "fabricgate.toml", "--no-progress"]].concat())
     }
 
-    /// One audit: who was measured, and what was said.
+    /// One audit: the measured nodes, and stderr.
     fn audit(&self, args: &[&str]) -> (BTreeSet<String>, String) {
         let (code, _, stderr) = self.run(&[&["audit"], args].concat());
         assert_eq!(code, Some(0), "{stderr}");
         let line = stderr.lines().find_map(|line| line.split("run folder ").nth(1));
         let run = self.0.path().join(line.expect("a run folder"));
-        // A night lies between two audits, and no second.
+        // Two audits are a day apart, not a second.
         let file = run.join("run.json");
-        let made = fs::read_to_string(&file).expect("what the run was");
+        let made = fs::read_to_string(&file).expect("its kind");
         let mut made: Value = serde_json::from_str(&made).expect("JSON");
         let nights = fs::read_dir(self.0.path().join("runs")).expect("runs").count();
         made["info"]["created"] = format!("2026-01-{nights:02}T03:00:00Z").into();
@@ -77,7 +77,7 @@ impl Site {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fabricgate"));
     command.args(args).current_dir(folder).env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
@@ -91,36 +91,36 @@ fn night_after_night_a_fleet_is_measured_in_turn_also_where_nodes_are_busy_now_a
     let site = Site::new();
     let mut seen = BTreeSet::new();
     let mut nights = Vec::new();
-    // The whole of d1 works in the first two nights.
+    // All of d1 is busy in the first two nights.
     for busy in [&["a1", "a2", "a3", "a4"][..], &["a1", "a2", "a3", "a4"], &[], &[], &[]] {
         site.busy(busy);
-        let (nodes, said) = site.audit(&[]);
+        let (nodes, stderr) = site.audit(&[]);
         assert!(nodes.len() <= 4, "{nodes:?}");
         assert!(busy.iter().all(|node| !nodes.contains(*node)), "{nodes:?}");
         if let [first, ..] = busy {
-            let line = said.lines().find(|line| line.contains("not a[1-4]")).expect("a reason");
+            let line = stderr.lines().find(|line| line.contains("not a[1-4]")).expect("a reason");
             assert!(line.contains("busy"), "{first}: {line}");
         }
         seen.extend(nodes.clone());
         nights.push(nodes);
     }
     assert_eq!(seen.len(), 10, "{nights:?}");
-    // Who was busy comes first as soon as that has ended.
+    // Busy nodes come first as soon as their jobs have ended.
     let d1: BTreeSet<String> = ["a1", "a2", "a3", "a4"].map(str::to_owned).into();
     assert_eq!(nights[2], d1, "{nights:?}");
-    // And then those come whose turn was longest ago.
+    // Next are the nodes whose last measurement is the oldest.
     let longest: Vec<&String> = nights[0].difference(&nights[1]).collect();
     assert!(longest.iter().all(|node| nights[3].contains(*node)), "{nights:?}");
     assert!(!longest.is_empty(), "{nights:?}");
 }
 
 #[test]
-fn a_budget_for_a_run_that_is_gone_on_with_is_refused_and_not_passed_over() {
+fn a_budget_for_a_resumed_run_is_refused_and_not_ignored() {
     let site = Site::new();
     for options in [&["--minutes", "5"][..], &["--all"], &["--share", "0.5"]] {
         let (code, stdout, stderr) = site.run(&[&["audit", "--resume", "x"], options].concat());
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
-        assert!(stderr.contains("--resume: whom it measures was chosen"), "{stderr}");
+        assert!(stderr.contains("--resume: the run's nodes were selected"), "{stderr}");
     }
 }
 
@@ -145,20 +145,24 @@ fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
     };
     let (whole, _) = plan(&[]);
     assert_eq!(nodes(&whole).len(), 10);
-    // Domains are measured side by side: what takes time is how many of one there are.
+    // Domains are measured concurrently: the number of measured nodes per domain determines the
+    // time.
     let seconds = |plan: &Value| plan["estimate_s"].as_f64().expect("a number");
     let (two, _) = plan(&["--nodes-at-most", "2"]);
     let limit = (seconds(&two) + seconds(&whole)) / 2.0;
     assert!(seconds(&two) < limit, "{two} {whole}");
     let minutes = (limit / 60.0).to_string();
-    let (part, said) = plan(&["--minutes", &minutes]);
+    let (part, part_stderr) = plan(&["--minutes", &minutes]);
     let chosen = nodes(&part);
     assert!((2..10).contains(&chosen.len()), "{chosen:?}");
     assert!(seconds(&part) <= limit);
-    assert!(said.contains("are spent") || said.contains("no more than 4"), "{said}");
+    assert!(
+        part_stderr.contains("are spent") || part_stderr.contains("no more than 4"),
+        "{part_stderr}"
+    );
     let (code, _, stderr) = site.run(&["plan", "audit", "--minutes", "0.001"]);
     assert_eq!(code, Some(4), "{stderr}");
-    assert!(stderr.contains("nobody is measured"), "{stderr}");
+    assert!(stderr.contains("no node is measured"), "{stderr}");
     let (code, _, stderr) = site.run(&["plan", "burn-in", "--minutes", "5"]);
     assert_eq!(code, Some(2));
     assert!(stderr.contains("expected the profile audit"), "{stderr}");
@@ -172,16 +176,16 @@ fn named_nodes_are_all_measured_and_a_fleet_at_work_is_left_alone() {
     let site = Site::new();
     let (nodes, _) = site.audit(&["a[1-4],b[1-2]", "--partners", "0"]);
     assert_eq!(nodes.len(), 6);
-    let (nodes, told) = site.audit(&["a[1-4],b[1-2]"]);
-    assert_eq!(nodes.len(), 8, "b1 and b2 are shown to be of their domain: {told}");
+    let (nodes, stderr) = site.audit(&["a[1-4],b[1-2]"]);
+    assert_eq!(nodes.len(), 8, "b1 and b2 are shown to be of their domain: {stderr}");
     site.busy(&["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2"]);
     let (code, _, stderr) = site.run(&["audit"]);
     assert_eq!(code, Some(4), "{stderr}");
-    assert!(stderr.contains("nobody can be measured now"), "{stderr}");
+    assert!(stderr.contains("no node can be measured now"), "{stderr}");
 }
 
 #[test]
-fn nodes_that_answer_inside_the_program_answer_all_that_an_audit_asks_by_default() {
+fn nodes_simulated_inside_the_program_answer_all_default_probes_of_an_audit() {
     let place = tempfile::tempdir().expect("a folder");
     let put = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("written");
     let domain = "[[domain]]\nname = \"pod\"\nnodes = \"n[1-3]\"\nplatform = \"hgx-h100\"\nper_node = true\n";
@@ -191,12 +195,12 @@ fn nodes_that_answer_inside_the_program_answer_all_that_an_audit_asks_by_default
         "claims = [\"claims.toml\"]\nrun_dir = \"runs\"\n[launcher]\nkind = \"sim\"\n\
          scenario = \"fleet.toml\"\nworkers = false\n",
     );
-    let (code, claims, said) = run(place.path(), &["sim", "claims", "fleet.toml"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, claims, stderr) = run(place.path(), &["sim", "claims", "fleet.toml"]);
+    assert_eq!(code, Some(0), "{stderr}");
     put("claims.toml", &claims);
     let audit = ["audit", "--config", "fabricgate.toml", "--no-progress", "--json"];
-    let (code, out, said) = run(place.path(), &audit);
-    assert_eq!(code, Some(0), "{said}\n{out}");
+    let (code, out, stderr) = run(place.path(), &audit);
+    assert_eq!(code, Some(0), "{stderr}\n{out}");
     let document: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(document["verdicts"]["unknown"].as_array().map_or(0, Vec::len), 0, "{out}");
     let plan = fs::read_dir(place.path().join("runs")).expect("runs").next().expect("a run");

@@ -1,8 +1,7 @@
-//! Burn-ins from outside, over a simulated fabric: accepted, drifting, broken on
-//! the way, killed, interrupted and gone on with.
+//! Burn-ins from outside, over a simulated fabric: accepted, drifting, failing midway, killed,
+//! interrupted and resumed.
 //!
-//! Time limits here only end a hang; nothing is asserted about how long something
-//! takes.
+//! Time limits here only end a hang; the tests assert no duration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use serde_json::Value;
 use crate::place;
 use crate::place::Told;
 
-/// How long anything may take until it counts as hanging.
+/// Time after which a command counts as hanging.
 const HANG: Duration = Duration::from_secs(180);
 
 /// Copies only, and one probe as load.
@@ -23,7 +22,7 @@ const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario =
     [probes]\nrun = [\"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
     [burn_in]\nsoak = [\"soak-copy\"]\nsoak_minutes = 5\n";
 
-/// Four nodes of a rack; `later` says what comes with time.
+/// Four nodes of a rack; `later` adds faults that begin with time.
 struct Place {
     place: place::Place,
 }
@@ -48,13 +47,13 @@ impl Place {
         all.find(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("burn-in-")))
     }
 
-    /// What its document says now, as far as there is one.
+    /// The current content of its document, if it exists.
     fn document(&self) -> Option<Value> {
         let text = fs::read_to_string(self.burn_in()?.join("acceptance.json")).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Waits until the document says this.
+    /// Waits until the document has this value.
     fn wait_until(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let start = Instant::now();
         while !self.document().is_some_and(|document| is(&document)) {
@@ -79,12 +78,12 @@ fn ended(child: Child) -> Told {
 }
 
 #[test]
-fn a_sound_rack_is_accepted_and_everybody_gets_the_document() {
+fn a_healthy_rack_is_accepted_and_every_node_gets_the_document() {
     let place = Place::new("");
     let words = ["burn-in", "--rounds", "2", "--no-progress", "--json", "--junit", "a.xml"];
     let more = ["--html", "a.html", "--markdown", "a.md"];
-    let told = place.run(&[&words[..], &more[..]].concat()).expect(0);
-    let document = told.document();
+    let output = place.run(&[&words[..], &more[..]].concat()).expect(0);
+    let document = output.document();
     assert_eq!(document["format"], "fabricgate.acceptance/1");
     assert_eq!((&document["accepted"], &document["state"]), (&"pass".into(), &"complete".into()));
     assert_eq!(document["stop"]["rule"], "rounds");
@@ -92,7 +91,7 @@ fn a_sound_rack_is_accepted_and_everybody_gets_the_document() {
     assert_eq!((rounds.len(), &rounds[0]["seed"], &rounds[1]["seed"]), (2, &0.into(), &1.into()));
     assert_eq!(document["soaks"][0]["after_round"], 1);
     assert_eq!(document["real"], false);
-    // Each round is an ordinary run, and the load is none of them.
+    // Each round is an ordinary run, and the load is not a run.
     for round in rounds {
         let run = format!("runs/{}", round["run"].as_str().expect("an id"));
         place.run(&["replay", &run]).expect(0);
@@ -114,22 +113,22 @@ fn a_sound_rack_is_accepted_and_everybody_gets_the_document() {
         read("a.md")
     );
     assert!(read("a.html").contains("<h1>"));
-    // What is complete cannot be gone on with.
+    // A complete burn-in cannot be resumed.
     let folder = place.burn_in().expect("a folder").display().to_string();
-    let told = place.run(&["burn-in", "--resume", &folder]).expect(2);
-    assert!(told.stderr.contains("this burn-in is complete"), "{}", told.stderr);
+    let output = place.run(&["burn-in", "--resume", &folder]).expect(2);
+    assert!(output.stderr.contains("this burn-in is complete"), "{}", output.stderr);
 }
 
 #[test]
 fn without_rounds_or_hours_it_is_one_sweep() {
     let place = Place::new("");
-    let told = place.run(&["burn-in", "--no-progress", "--json"]).expect(0);
-    assert_eq!(told.document()["format"], "fabricgate.report/1");
+    let output = place.run(&["burn-in", "--no-progress", "--json"]).expect(0);
+    assert_eq!(output.document()["format"], "fabricgate.report/1");
     assert!(place.burn_in().is_none());
-    let told = place.run(&["burn-in", "--soak-minutes", "5"]).expect(2);
-    assert!(told.stderr.contains("add --rounds or --hours"), "{}", told.stderr);
-    let told = place.run(&["burn-in", "--rounds", "0"]).expect(2);
-    assert!(told.stderr.contains("expected 1 to 10000"), "{}", told.stderr);
+    let output = place.run(&["burn-in", "--soak-minutes", "5"]).expect(2);
+    assert!(output.stderr.contains("add --rounds or --hours"), "{}", output.stderr);
+    let output = place.run(&["burn-in", "--rounds", "0"]).expect(2);
+    assert!(output.stderr.contains("expected 1 to 10000"), "{}", output.stderr);
 }
 
 #[test]
@@ -137,8 +136,8 @@ fn a_fault_that_comes_in_the_last_round_is_found_and_named() {
     let place = Place::new(
         "[[later]]\nfrom_round = 2\nfault = { kind = \"lost-links\", gpu = \"n3:1\", count = 2 }\n",
     );
-    let told = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(3);
-    let document = told.document();
+    let output = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(3);
+    let document = output.document();
     assert_eq!(node(&document, "n3")["accepted"], "fail");
     assert!(node(&document, "n3")["reason"].as_str().expect("why").starts_with("round 2 (run "));
     assert_eq!(node(&document, "n1")["accepted"], "pass");
@@ -148,12 +147,12 @@ fn a_fault_that_comes_in_the_last_round_is_found_and_named() {
 }
 
 #[test]
-fn what_gets_a_little_slower_with_heat_is_told_though_no_level_is_missed() {
+fn a_slight_slowdown_with_heat_is_reported_although_every_level_is_met() {
     let place = Place::new(
         "[[later]]\nsoaked_minutes = 5\nfault = { kind = \"power-cap\", node = \"n2\", share = 0.98 }\n",
     );
-    let told = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(0);
-    let document = told.document();
+    let output = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(0);
+    let document = output.document();
     assert_eq!(document["rounds"][1]["outcome"], "pass", "no level is missed");
     let reason = node(&document, "n2")["reason"].as_str().expect("why").to_owned();
     assert!(reason.contains("slower in the last round than in the first"), "{reason}");
@@ -161,15 +160,15 @@ fn what_gets_a_little_slower_with_heat_is_told_though_no_level_is_missed() {
 }
 
 #[test]
-fn a_hard_fault_takes_its_node_out_and_nobody_else() {
+fn a_hard_fault_takes_only_its_node_out() {
     let place =
         Place::new("[[later]]\nfrom_round = 2\nfault = { kind = \"corrupt\", gpu = \"n2:0\" }\n");
-    let told = place.run(&["burn-in", "--rounds", "3", "--no-progress", "--json"]).expect(3);
-    let document = told.document();
+    let output = place.run(&["burn-in", "--rounds", "3", "--no-progress", "--json"]).expect(3);
+    let document = output.document();
     let out = node(&document, "n2");
     assert_eq!((&out["accepted"], &out["out"]["rule"]), (&"fail".into(), &"hard_fault".into()));
     assert_eq!(out["out"]["after_round"], 2);
-    // The others met each other in that round, so it leaves nothing open of them.
+    // The others met each other in that round, so it leaves no pair of theirs open.
     let rounds = document["rounds"].as_array().expect("rounds");
     assert!(rounds[1]["set_aside"].is_null(), "{document}");
     let nodes: Vec<usize> =
@@ -184,15 +183,15 @@ fn wrong_data_that_only_load_shows_is_not_missed() {
     let place = Place::new(
         "[[later]]\nwhile_soaking = true\nfault = { kind = \"corrupt\", gpu = \"n4:2\" }\n",
     );
-    let told = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(3);
-    let document = told.document();
+    let output = place.run(&["burn-in", "--rounds", "2", "--no-progress", "--json"]).expect(3);
+    let document = output.document();
     assert!(!document["soaks"][0]["found"]["n4"].is_null(), "{}", document["soaks"]);
     assert_eq!(node(&document, "n4")["accepted"], "fail");
     assert_eq!(node(&document, "n1")["accepted"], "pass");
 }
 
 #[test]
-fn a_node_that_is_lost_on_the_way_is_not_known_and_keeps_no_other_from_passing() {
+fn a_node_that_is_lost_during_the_burn_in_is_unknown_and_the_others_pass() {
     let place = Place::new(
         "[[later]]\nfrom_round = 2\nfault = { kind = \"unreachable\", node = \"n3\" }\n",
     );
@@ -208,7 +207,7 @@ fn a_node_that_is_lost_on_the_way_is_not_known_and_keeps_no_other_from_passing()
 }
 
 #[test]
-fn a_node_of_which_nothing_is_left_ends_it() {
+fn a_node_without_any_measurement_ends_the_burn_in() {
     let place = Place::new("[[fault]]\nkind = \"corrupt\"\ngpu = \"n1:0\"\n");
     let words = ["burn-in", "n1", "--rounds", "5", "--no-progress", "--json"];
     let document = place.run(&words).expect(3).document();
@@ -243,16 +242,16 @@ fn a_kill_costs_at_most_the_round_under_way() {
 }
 
 #[test]
-fn an_interrupt_keeps_what_there_is_and_says_how_to_go_on() {
+fn an_interrupt_keeps_the_results_and_prints_how_to_resume() {
     let place = Place::new("");
     let child = place.start(&["burn-in", "--rounds", "3", "--soak-minutes", "0", "--json"]);
     place.wait_until("round 1 is over", |it| it["rounds"][0]["ended"].is_string());
     signal(&child, Signal::INT);
-    let told = ended(child).expect(4);
-    let document = told.document();
+    let output = ended(child).expect(4);
+    let document = output.document();
     assert_eq!((&document["state"], &document["accepted"]), (&"partial".into(), &"unknown".into()));
     assert_eq!(document["stop"]["rule"], "interrupted");
-    let line = told.stderr.lines().find(|line| line.contains("go on with")).expect("how");
+    let line = output.stderr.lines().find(|line| line.contains("continue with")).expect("how");
     let folder = place.burn_in().expect("a folder");
     let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
     assert!(
@@ -267,7 +266,7 @@ fn an_interrupt_keeps_what_there_is_and_says_how_to_go_on() {
 
 #[test]
 fn an_interrupt_under_load_ends_the_load_and_is_gone_on_with() {
-    // Load that would hang for its whole time limit, unless somebody ends it.
+    // Load that would hang for its whole time limit, unless it is ended.
     let hangs = "[[later]]\nwhile_soaking = true\n\
         fault = { kind = \"tool-hangs\", node = \"n2\", tool = \"fabricgate-copy\" }\n";
     for (name, ending) in [("SIGINT", Signal::INT), ("SIGTERM", Signal::TERM)] {
@@ -282,8 +281,8 @@ fn an_interrupt_under_load_ends_the_load_and_is_gone_on_with() {
             std::thread::sleep(Duration::from_millis(20));
         }
         signal(&child, ending);
-        let told = ended(child).expect(4);
-        let document = told.document();
+        let output = ended(child).expect(4);
+        let document = output.document();
         assert_eq!(
             (&document["state"], &document["stop"]["rule"]),
             (&"partial".into(), &"interrupted".into())
@@ -294,7 +293,7 @@ fn an_interrupt_under_load_ends_the_load_and_is_gone_on_with() {
         );
         assert!(document.get("soaks").is_none(), "{name}: what was interrupted counts for nothing");
         assert!(document.get("signature").is_none(), "{name}");
-        assert!(told.stderr.contains("go on with `fabricgate burn-in"), "{}", told.stderr);
+        assert!(output.stderr.contains("continue with `fabricgate burn-in"), "{}", output.stderr);
         let scenario = folder.join("scenario.toml");
         let text = fs::read_to_string(&scenario).expect("the scenario is kept");
         fs::write(&scenario, text.replace(hangs, "")).expect("written");
@@ -303,26 +302,26 @@ fn an_interrupt_under_load_ends_the_load_and_is_gone_on_with() {
         let document = place.run(&words).expect(0).document();
         assert_eq!(document["accepted"], "pass", "{name}: {document}");
         assert_eq!(document["soaks"].as_array().map(Vec::len), Some(1), "{name}");
-        assert!(folder.join("soak-1-2").is_dir(), "what it printed before stays");
+        assert!(folder.join("soak-1-2").is_dir(), "earlier output stays");
     }
 }
 
 #[test]
-fn a_node_that_booted_on_the_way_is_told_and_held_against_its_own_boot() {
+fn a_node_that_rebooted_is_reported_and_checked_against_its_boot() {
     let place = Place::new("");
     let folder = interrupted(&place);
-    // As if n2 had been another boot then: all simulated nodes are this machine.
+    // As if n2 had a different boot then: all simulated nodes are this machine.
     let path = folder.join("acceptance.json");
     let text = fs::read_to_string(&path).expect("a document");
     let mut then: Value = serde_json::from_str(&text).expect("JSON");
     let nodes = then["rounds"][0]["nodes"].as_array_mut().expect("nodes");
     let n2 = nodes.iter_mut().find(|it| it["node"] == "n2").expect("n2");
-    assert!(n2["boot_id"].is_string(), "its worker told its boot: {n2}");
+    assert!(n2["boot_id"].is_string(), "its worker reported its boot: {n2}");
     n2["boot_id"] = "another-boot".into();
     fs::write(&path, then.to_string()).expect("written");
     let shown = folder.display().to_string();
-    let told = place.run(&["burn-in", "--resume", &shown, "--no-progress", "--json"]).expect(4);
-    let document = told.document();
+    let output = place.run(&["burn-in", "--resume", &shown, "--no-progress", "--json"]).expect(4);
+    let document = output.document();
     let booted = node(&document, "n2");
     assert_eq!(
         (&booted["accepted"], &booted["anew"]["rule"]),
@@ -331,7 +330,7 @@ fn a_node_that_booted_on_the_way_is_told_and_held_against_its_own_boot() {
     assert_eq!(booted["anew"]["after_round"], 1);
     let reason = booted["reason"].as_str().expect("why");
     assert!(reason.contains("it has rebooted since the round before"), "{reason}");
-    assert!(told.stderr.contains("n2 begins anew (rebooted)"), "{}", told.stderr);
+    assert!(output.stderr.contains("n2 starts over (rebooted)"), "{}", output.stderr);
     assert_eq!(node(&document, "n1")["accepted"], "pass");
     let parts = document["comparison"]["parts"].as_array().expect("parts");
     let of = |name: &str| parts.iter().filter(|it| it["part"]["node"] == name).count();
@@ -348,11 +347,11 @@ fn interrupted(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn what_cannot_be_read_or_written_is_named_and_loses_nothing() {
+fn unreadable_and_unwritable_files_are_named_and_nothing_is_lost() {
     let place = Place::new("");
     place.put("file", "");
-    let told = place.run(&["burn-in", "--rounds", "2", "--run-dir", "file"]).expect(5);
-    assert!(told.stderr.contains("the burn-in cannot be recorded: file"), "{}", told.stderr);
+    let output = place.run(&["burn-in", "--rounds", "2", "--run-dir", "file"]).expect(5);
+    assert!(output.stderr.contains("the burn-in cannot be recorded: file"), "{}", output.stderr);
 
     let folder = interrupted(&place);
     let shown = folder.display().to_string();
@@ -361,22 +360,22 @@ fn what_cannot_be_read_or_written_is_named_and_loses_nothing() {
     let good = fs::read_to_string(&document).expect("a document");
     let put = |text: &str| fs::write(&document, text).expect("written");
     put(&good.replace("fabricgate.acceptance/1", "fabricgate.acceptance/2"));
-    let told = resume(2);
+    let output = resume(2);
     assert!(
-        told.stderr.contains("acceptance.json: written by a newer fabricgate"),
+        output.stderr.contains("acceptance.json: written by a newer fabricgate"),
         "{}",
-        told.stderr
+        output.stderr
     );
     put(&good[..good.len() / 2]);
-    let told = resume(2);
-    assert!(told.stderr.contains("acceptance.json:"), "{}", told.stderr);
+    let output = resume(2);
+    assert!(output.stderr.contains("acceptance.json:"), "{}", output.stderr);
     put(&good);
-    // Nothing can be put in the place of a folder that is not empty.
+    // A folder that is not empty cannot be replaced.
     let text = folder.join("acceptance.md");
     fs::remove_file(&text).expect("it was there");
     fs::create_dir_all(text.join("full")).expect("made");
-    let told = resume(5);
-    assert!(told.stderr.contains("the burn-in cannot be recorded"), "{}", told.stderr);
+    let output = resume(5);
+    assert!(output.stderr.contains("the burn-in cannot be recorded"), "{}", output.stderr);
     fs::remove_dir_all(&text).expect("it was there");
     resume(0);
     assert!(Path::new(&text).is_file());

@@ -1,7 +1,7 @@
-//! Bad days, by the dozen: the real program over a simulated fleet and a stand-in
-//! for slurmrestd, with what can go wrong going wrong, from a seed.
+//! Dozens of episodes with injected faults: the real program over a simulated fleet and a
+//! stand-in for slurmrestd, with faults drawn from a seed.
 //!
-//! What must hold is not written here: `support/storm/model.rs` says so for every history.
+//! The invariants are not here: `support/storm/model.rs` checks them for every history.
 
 mod controller;
 mod model_tests;
@@ -18,7 +18,7 @@ use storm::world::{Domains, World};
 /// Episodes of the ordinary test command.
 const RUNS: u64 = 6;
 
-/// Episodes at a time: they wait more than they work.
+/// Concurrent episodes: they mostly wait.
 const AT_ONCE: usize = 4;
 
 /// Two domains of four nodes.
@@ -29,7 +29,7 @@ fn domains() -> Domains {
     vec![domain("d1", "a"), domain("d2", "b")]
 }
 
-/// Those before a stand-in for slurmrestd.
+/// Faults with a stand-in for slurmrestd.
 fn episode(seed: u64) -> Episode {
     let domains = domains();
     // A feature of the site's own on every node.
@@ -42,12 +42,12 @@ fn episode(seed: u64) -> Episode {
 }
 
 #[test]
-fn whatever_befalls_it_the_gate_keeps_its_promises() {
+fn under_every_fault_the_gate_keeps_its_invariants() {
     storm::play("cargo test --test run chaos", RUNS, AT_ONCE, episode);
 }
 
 #[test]
-fn what_is_wrong_with_a_fleet_is_said_so_that_it_can_be_read() {
+fn the_program_reads_every_scenario_of_faults() {
     for text in storm::site::all_wrong(&domains()) {
         let scenario = Scenario::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         SimFabric::build(&scenario).unwrap_or_else(|error| panic!("{text}: {error}"));

@@ -1,5 +1,5 @@
-//! Earlier run folders as a reference, from the command line: live simulated runs
-//! are stored, and a later one is held against them.
+//! Earlier run folders as a reference, from the command line: live simulated runs are stored, and
+//! a later one is compared with them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn audit(folder: &Path, name: &str, seed: u64, more: &str) -> PathBuf {
     let scenario = format!("{name}.toml");
     let text = NODE.replace("seed = 5", &format!("seed = {seed}"));
     fs::write(folder.join(&scenario), text + more).expect("a scenario");
-    // Jobs of the machine that simulates are no jobs of the node.
+    // Jobs of the simulating machine are not jobs of the node.
     let words = ["audit", "--even-if-busy", "--sim", &scenario, "--run-dir", name];
     let run = fabricgate(folder, &words);
     assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
@@ -34,7 +34,7 @@ fn a_node_that_lost_a_little_is_found_by_its_own_earlier_runs_only() {
     for seed in 1..=3 {
         audit(root, "earlier", seed, "");
     }
-    // Within the tolerance of the expectation, and alone: nothing else can tell.
+    // Within the tolerance of the expectation, and alone: only the history can detect it.
     let less = "[[fault]]\nkind = \"power-cap\"\nnode = \"h1\"\nshare = 0.968\n";
     let now = audit(root, "now", 9, less);
     let now = now.to_str().expect("a name");
@@ -44,12 +44,15 @@ fn a_node_that_lost_a_little_is_found_by_its_own_earlier_runs_only() {
     for (command, of) in [("replay", now), ("judge", raw.as_str())] {
         let judged = fabricgate(root, &[command, of, "--json", "--history", "earlier"]);
         assert_eq!(judged.status.code(), Some(3), "{command}");
-        let said = String::from_utf8_lossy(&judged.stdout).into_owned();
-        assert!(said.contains("below-own-history") && said.contains("own history: "), "{said}");
-        let told = String::from_utf8_lossy(&judged.stderr).into_owned();
-        assert!(told.contains("history: 3 earlier runs"), "{told}");
+        let stdout = String::from_utf8_lossy(&judged.stdout).into_owned();
+        assert!(
+            stdout.contains("below-own-history") && stdout.contains("own history: "),
+            "{stdout}"
+        );
+        let stderr = String::from_utf8_lossy(&judged.stderr).into_owned();
+        assert!(stderr.contains("history: 3 earlier runs"), "{stderr}");
     }
-    // A run is no history of itself.
+    // A run is not its own history.
     let own = fabricgate(root, &["replay", now, "--history", now]);
     assert_eq!(own.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&own.stderr).contains("history: 0 earlier runs"));

@@ -1,5 +1,5 @@
-//! The history from the command line: simulated runs are measured, kept, looked at,
-//! and looked after, and nothing that happens to the index costs a run.
+//! The history from the command line: simulated runs are measured, stored, shown and pruned, and
+//! no fault of the index costs a run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,6 @@ const LOST: &str = "[[fault]]\nkind = \"lost-links\"\ngpu = \"h1:5\"\n";
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"s.toml\"\n\
     [probes]\nrun = [\"nvbandwidth-ce\"]\n[confirm]\nenabled = false\n";
 
-/// A place with a configuration.
 struct Site {
     dir: tempfile::TempDir,
 }
@@ -54,14 +53,14 @@ impl Site {
         let scenario = NODE.replace("SEED", &seed.to_string()) + more;
         fs::write(self.path("s.toml"), scenario).expect("written");
         if !more.is_empty() {
-            // Runs of one second have no order in time, and what is lost has one.
+            // Runs of one second have no order in time, and a lost run has one.
             std::thread::sleep(Duration::from_millis(1_100));
         }
         let run = self.run(&["admit", "--even-if-busy", "--no-progress"]);
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(code), "{said}");
+        let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(code), "{stderr}");
         let new = self.folders().into_iter().find(|folder| !before.contains(folder));
-        (new.expect("a run folder"), said)
+        (new.expect("a run folder"), stderr)
     }
 
     fn folders(&self) -> Vec<PathBuf> {
@@ -76,8 +75,8 @@ impl Site {
     fn bundle(&self, folder: &Path) -> (String, String) {
         let run = folder.to_str().expect("text");
         let packed = self.run(&["report", run, "--bundle", "h1", "--output", "b.tar.gz"]);
-        let said = String::from_utf8_lossy(&packed.stderr).into_owned();
-        assert_eq!((packed.status.code(), said.as_str()), (Some(0), ""));
+        let stderr = String::from_utf8_lossy(&packed.stderr).into_owned();
+        assert_eq!((packed.status.code(), stderr.as_str()), (Some(0), ""));
         let read = |name: &str| {
             let mut tar = Command::new("tar");
             tar.current_dir(self.dir.path()).args(["-xzOf", "b.tar.gz", "--wildcards", name]);
@@ -90,12 +89,12 @@ impl Site {
         let mut all = vec!["history", "--json"];
         all.extend(args);
         let shown = self.run(&all);
-        let said = String::from_utf8_lossy(&shown.stderr).into_owned();
-        assert_eq!(shown.status.code(), Some(0), "{said}");
+        let stderr = String::from_utf8_lossy(&shown.stderr).into_owned();
+        assert_eq!(shown.status.code(), Some(0), "{stderr}");
         serde_json::from_slice(&shown.stdout).expect("one document")
     }
 
-    /// A copy of a run as if it had been made so many days earlier.
+    /// A copy of a run as if it had been made this many days earlier.
     fn copy(&self, folder: &Path, days: i64) -> PathBuf {
         let text = fs::read_to_string(folder.join("run.json")).expect("read");
         let mut run: Value = serde_json::from_str(&text).expect("json");
@@ -122,17 +121,17 @@ fn id(folder: &Path) -> String {
 }
 
 #[test]
-fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside() {
+fn a_lost_link_is_reported_at_its_first_run_with_the_other_changes() {
     let site = Site::new("[history]\n[metrics]\ntextfile = \"f.prom\"\n");
     let mut healthy = Vec::new();
     for seed in 1..=9 {
         healthy.push(site.measure(seed, "", 0).0);
     }
     let (lost, _) = site.measure(20, LOST, 3);
-    let (_, said) = site.measure(21, LOST, 3);
-    assert!(said.contains("remark: ") && said.contains("h1, device_to_device"), "{said}");
+    let (_, stderr) = site.measure(21, LOST, 3);
+    assert!(stderr.contains("remark: ") && stderr.contains("h1, device_to_device"), "{stderr}");
     assert!(site.path("runs-history.sqlite").is_file(), "beside the run folders");
-    // Monitoring is shown that it stands, and a ticket since when.
+    // Monitoring shows that it persists, and a ticket shows since when.
     let shown = fs::read_to_string(site.path("f.prom")).expect("a textfile");
     assert!(shown.contains("\nfabricgate_node_drift_alarms{node=\"h1\"} 2\n"), "{shown}");
     assert!(shown.contains("\nfabricgate_state_troubles 0\n"), "{shown}");
@@ -141,7 +140,7 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
     assert!(page.contains("h1:5") && page.contains(&id(&lost)), "{page}");
     let rung: Vec<&str> = table.lines().filter(|line| line.contains(",fast,")).collect();
     assert!(!rung.is_empty() && rung.iter().all(|line| line.contains(",h1,")), "{rung:#?}");
-    // A bundle of the run before knows nothing of what came later.
+    // A bundle of the previous run contains nothing of later runs.
     let (page, table) = site.bundle(&lost);
     assert!(page.contains("h1:5") && !page.contains(&id(&second)), "{page}");
     assert!(table.contains(&id(&lost)) && !table.contains(&id(&second)), "{table}");
@@ -154,18 +153,18 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
     for trend in trends {
         let part = &trend["part"];
         let alarms = trend["alarms"].as_array().cloned().unwrap_or_default();
-        // Nothing is lost on the way to host memory.
+        // The path to host memory loses nothing.
         if part["gpu"] == 5 && ["tx", "rx"].contains(&part["direction"].as_str().expect("one")) {
             assert_eq!(alarms.len(), 1, "{part}: {alarms:?}");
             assert_eq!(alarms[0]["since"], id(&lost), "{part}");
             let shift = alarms[0]["shift"].as_f64().expect("a number");
             assert!((shift + 1.0 / 18.0).abs() < 0.012, "{part}: {shift}");
-            assert_eq!(trend["baseline"]["count"], 9, "guilty points teach nothing");
+            assert_eq!(trend["baseline"]["count"], 9, "points of blamed parts are not learned");
         } else {
             assert!(alarms.is_empty(), "{part}: {alarms:?}");
         }
     }
-    // A path is among them, and people see the same.
+    // It contains a path, and the readable output is the same.
     let paths = site.json(&["h1", "--link", "h1:3", "--test", "device_to_device_memcpy_write_ce"]);
     let paths = paths["trends"].as_array().expect("series").clone();
     assert_eq!(paths.len(), 7);
@@ -175,7 +174,7 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
         text.contains("11 runs, 1 node") && text.contains("less than usual from run"),
         "{text}"
     );
-    assert!(text.contains("nothing is done about a node because of one"), "{text}");
+    assert!(text.contains("An alarm causes no action"), "{text}");
     let files = site.run(&["history", "h1", "--gpu", "5", "--csv", "o.csv", "--plot", "o.svg"]);
     assert_eq!(files.status.code(), Some(0));
     let csv = fs::read_to_string(site.path("o.csv")).expect("written");
@@ -184,7 +183,7 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
     let svg = fs::read_to_string(site.path("o.svg")).expect("written");
     assert!(svg.starts_with("<svg") && svg.contains("h1:5") && svg.contains("usual"));
 
-    // Another driver on another day: a step with what is behind it.
+    // Another driver on another day: a step with its cause.
     let copy = site.copy(&lost, -1);
     let machines = fs::read_to_string(copy.join("machines.jsonl")).expect("read");
     let before = "\"driver\":null";
@@ -196,7 +195,7 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
     let driver = changes.iter().find(|change| change["kind"] == "driver").expect("the driver");
     assert_eq!((&driver["after"], &driver["run"]), (&"999.9".into(), &id(&copy).into()));
 
-    // The index is thrown away, and nothing is lost.
+    // The index is deleted, and nothing is lost.
     let grown = site.json(&["--gpu"]);
     for end in ["", "-wal", "-shm"] {
         let _ = fs::remove_file(site.path(&format!("runs-history.sqlite{end}")));
@@ -205,20 +204,23 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
 }
 
 #[test]
-fn whatever_becomes_of_the_index_the_run_is_as_it_would_be() {
+fn faults_of_the_index_do_not_change_the_run() {
     let site = Site::new("[history]\npath = \"h/h.sqlite\"\n");
     site.measure(1, "", 0);
     let file = site.path("h/h.sqlite");
     let whole = fs::read(&file).expect("made");
 
-    // Damaged: the run goes on, says so, and the next look makes it again.
+    // Damaged: the run completes and reports it, and the next reader rebuilds the index.
     for end in ["-wal", "-shm"] {
         let _ = fs::remove_file(site.path(&format!("h/h.sqlite{end}")));
     }
     fs::write(&file, "no database, no database, no database, no database, no database")
         .expect("ok");
-    let (_, said) = site.measure(2, "", 0);
-    assert!(said.contains("h.sqlite: damaged") && said.contains("adds this run later"), "{said}");
+    let (_, stderr) = site.measure(2, "", 0);
+    assert!(
+        stderr.contains("h.sqlite: damaged") && stderr.contains("adds this run later"),
+        "{stderr}"
+    );
     let shown = site.json(&[]);
     assert_eq!(shown["runs"], 2);
     assert!(shown["notes"][0].as_str().expect("a note").contains("h.sqlite.damaged-1"), "{shown}");
@@ -228,24 +230,24 @@ fn whatever_becomes_of_the_index_the_run_is_as_it_would_be() {
     let mut newer = whole;
     newer[60..64].copy_from_slice(&9u32.to_be_bytes());
     fs::write(&file, &newer).expect("written");
-    let (_, said) = site.measure(3, "", 0);
-    assert!(said.contains("a history of version 9, written by a newer fabricgate"), "{said}");
+    let (_, stderr) = site.measure(3, "", 0);
+    assert!(stderr.contains("a history of version 9, written by a newer fabricgate"), "{stderr}");
     let shown = site.run(&["history"]);
     assert_eq!(shown.status.code(), Some(2));
     assert!(shown.stdout.is_empty());
     assert_eq!(fs::read(&file).expect("there"), newer);
     let shown = site.run(&["metrics", "--format", "text"]);
     assert_eq!(shown.status.code(), Some(0), "monitoring goes on without it");
-    let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&shown.stderr).into_owned();
     assert!(
-        said.contains("metrics: ") && said.contains("h.sqlite: a history of version 9"),
-        "{said}"
+        stderr.contains("metrics: ") && stderr.contains("h.sqlite: a history of version 9"),
+        "{stderr}"
     );
     assert!(String::from_utf8_lossy(&shown.stdout).contains("\nfabricgate_state_troubles 1\n"));
     fs::remove_file(&file).expect("removed");
     assert_eq!(site.json(&[])["runs"], 3);
 
-    // Half a run folder, and one that was edited, are named and keep nothing out.
+    // Half a run folder, and an edited one, are named and keep no other run out.
     let half = site.path("runs/20200101-000000-000000");
     fs::create_dir(&half).expect("made");
     fs::write(half.join("run.json"), "{\"format\": \"fabricgate.run/1\"").expect("written");
@@ -255,17 +257,17 @@ fn whatever_becomes_of_the_index_the_run_is_as_it_would_be() {
     let shown = site.json(&["--rebuild"]);
     let notes = shown["notes"].to_string();
     assert!(notes.contains("20200101-000000-000000") && notes.contains("cells.jsonl:1"), "{notes}");
-    assert_eq!(shown["runs"], 3, "what was known of the edited one is kept");
+    assert_eq!(shown["runs"], 3, "the index keeps the edited run's earlier facts");
 
-    // A folder that may only be read.
+    // A read-only folder.
     let me = rustix::process::geteuid();
     let folder = site.path("h");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).expect("set");
-    let (_, said) = site.measure(4, "", 0);
+    let (_, stderr) = site.measure(4, "", 0);
     if me.is_root() {
         eprintln!("SKIPPED a folder that may only be read: root may write everywhere");
     } else {
-        assert!(said.contains("adds this run later"), "{said}");
+        assert!(stderr.contains("adds this run later"), "{stderr}");
         assert_eq!(site.json(&[])["runs"], 3);
     }
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("set");
@@ -273,7 +275,7 @@ fn whatever_becomes_of_the_index_the_run_is_as_it_would_be() {
 }
 
 #[test]
-fn two_writers_at_once_lose_nothing() {
+fn two_concurrent_writers_lose_nothing() {
     let site = Site::new("[history]\n");
     let (first, _) = site.measure(1, "", 0);
     for days in 1..6 {
@@ -285,8 +287,8 @@ fn two_writers_at_once_lose_nothing() {
     };
     for child in [start(), start(), start()] {
         let ended = child.wait_with_output().expect("ends");
-        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-        assert_eq!(ended.status.code(), Some(0), "{said}");
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(0), "{stderr}");
         let shown: Value = serde_json::from_slice(&ended.stdout).expect("one document");
         assert_eq!(shown["runs"], 6);
     }
@@ -303,24 +305,27 @@ fn a_full_disk_leaves_the_index_as_it_was_and_the_run_its_outcome() {
     };
     site.measure(1, "", 0);
     assert_eq!(site.json(&[])["runs"], 1);
-    // All but what one page takes.
+    // All entries beyond one page.
     let filler = small.join("filler");
     let mut bytes = vec![0u8; 2 << 20];
     while fs::write(&filler, &bytes).is_err() && 4096 < bytes.len() {
         bytes.truncate(bytes.len() - 4096);
     }
-    let (_, said) = site.measure(2, "", 0);
-    assert!(said.contains("small/h.sqlite") && said.contains("no room left on the disk"), "{said}");
-    assert!(said.contains("the history is as it was"), "{said}");
+    let (_, stderr) = site.measure(2, "", 0);
+    assert!(
+        stderr.contains("small/h.sqlite") && stderr.contains("no room left on the disk"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("the history is unchanged"), "{stderr}");
     let shown = site.json(&[]);
     assert_eq!(shown["runs"], 1, "{shown}");
-    assert!(shown["notes"].to_string().contains("shown as it was"), "{shown}");
+    assert!(shown["notes"].to_string().contains("the history is not up to date"), "{shown}");
     fs::remove_file(&filler).expect("removed");
     assert_eq!(site.json(&[])["runs"], 2, "with room it is taken in");
 }
 
 #[test]
-fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
+fn old_run_folders_are_deleted_only_if_unneeded_and_requested() {
     let site = Site::new("[history]\nkeep_runs_days = 30\n[gate]\n");
     let (now, _) = site.measure(1, "", 0);
     let old = site.copy(&now, 100);
@@ -342,8 +347,8 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     std::os::unix::fs::symlink(site.path("runs").join(id(&old)), &link).expect("linked");
 
     let dry = site.run(&["history", "prune", "--json"]);
-    let said = String::from_utf8_lossy(&dry.stderr).into_owned();
-    assert_eq!(dry.status.code(), Some(0), "{said}");
+    let stderr = String::from_utf8_lossy(&dry.stderr).into_owned();
+    assert_eq!(dry.status.code(), Some(0), "{stderr}");
     let dry: Value = serde_json::from_slice(&dry.stdout).expect("one document");
     let why = |folder: &Path| {
         let all = dry["folders"].as_array().expect("folders");
@@ -352,7 +357,7 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     };
     assert_eq!(why(&old).as_deref(), Some(""), "{dry}");
     assert!(why(&named).expect("old").contains("acceptance.json names it"));
-    assert!(why(&suspects).expect("old").contains("h1 is suspected on it"), "{dry}");
+    assert!(why(&suspects).expect("old").contains("h1 is a suspect because of it"), "{dry}");
     assert!(why(&broken).expect("old").contains("the history does not have it"));
     assert_eq!((why(&young), why(&now)), (None, None));
     assert!(old.is_dir(), "a dry run removes nothing");
@@ -361,8 +366,8 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     let lock = fs::File::create(old.join(".lock")).expect("a lock");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
     let held = site.run(&["history", "prune", "--apply"]);
-    assert_eq!(held.status.code(), Some(5), "one that could not be removed is no success");
-    assert!(String::from_utf8_lossy(&held.stdout).contains("somebody is writing into it"));
+    assert_eq!(held.status.code(), Some(5), "a failed removal is not a success");
+    assert!(String::from_utf8_lossy(&held.stdout).contains("another process is writing into it"));
     assert!(old.join("run.json").is_file());
     drop(lock);
     assert_eq!(site.run(&["history", "prune", "--apply"]).status.code(), Some(0));
@@ -372,7 +377,7 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     }
     let after = site.json(&["--gpu", "--rebuild"]);
     assert_eq!(after["trends"], before["trends"], "the index has what the folder showed");
-    // The newest complete run of a node stays, however old.
+    // The newest complete run of a node stays, regardless of its age.
     let aged = Site::new("");
     let (now, _) = aged.measure(1, "", 0);
     let (older, newest) = (aged.copy(&now, 50), aged.copy(&now, 40));
@@ -389,36 +394,36 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said_with_its_code() {
+fn a_failed_display_has_a_message_and_its_code() {
     let site = Site::new("");
     let none = site.run(&["history"]);
     assert_eq!(none.status.code(), Some(5));
     assert!(String::from_utf8_lossy(&none.stderr).contains("--run-dir DIR"));
     site.measure(1, "", 0);
-    assert!(!site.path("runs-history.sqlite").exists(), "simulated, and nobody asked");
+    assert!(!site.path("runs-history.sqlite").exists(), "simulated, and not requested");
     assert_eq!(site.json(&[])["runs"], 1, "asked, it is read");
     for (args, expected) in [
         (&["history", "h2"][..], "no run measured h2"),
-        (&["history", "--link"], "--link without a node"),
+        (&["history", "--link"], "--link: expected NODE as well"),
         (&["history", "h1", "--since", "soon"], "--since \"soon\": expected a date"),
         (&["history", "h[1-"], "h[1-"),
     ] {
         let ended = site.run(args);
         assert_eq!(ended.status.code(), Some(2), "{args:?}");
-        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-        assert!(said.contains(expected), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
     }
     let notes = |args: &[&str]| site.json(args)["notes"].to_string();
     assert!(notes(&["h1", "h7"]).contains("no run measured h7"), "{}", notes(&["h1", "h7"]));
-    let said = notes(&["--domain", "nowhere"]);
-    assert!(said.contains("no run measured domain nowhere"), "{said}");
+    let stderr = notes(&["--domain", "nowhere"]);
+    assert!(stderr.contains("no run measured domain nowhere"), "{stderr}");
     assert!(!notes(&["h1"]).contains("no run measured"), "{}", notes(&["h1"]));
     let later = site.json(&["--since", "2999-01-01"]);
     assert_eq!(later["trends"], Value::Array(Vec::new()));
     assert_eq!(site.json(&["--since", "1d"])["trends"].as_array().map(Vec::is_empty), Some(false));
 }
 
-/// A small file system, as long as it is held.
+/// A small file system, mounted as long as this lives.
 struct Mounted(PathBuf);
 
 impl Mounted {

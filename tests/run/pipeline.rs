@@ -1,8 +1,7 @@
 //! The whole pipeline from outside, with fake tools as executables on PATH.
 //!
-//! Nodes are reached through the command launcher (`env NODE=...`), so one
-//! script can behave differently on every node. What these tests assert holds
-//! whatever the expectations in force are.
+//! Nodes are reached through the command launcher (`env NODE=...`), so one script can behave
+//! differently on every node. The assertions of these tests hold for any expectations in force.
 
 mod commands;
 
@@ -14,13 +13,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A cluster of fake nodes in a folder of its own.
+/// A cluster of fake nodes in a temporary folder.
 struct Cluster {
     dir: tempfile::TempDir,
 }
 
-/// What the fake nvbandwidth prints on a good node: our own numbers in the
-/// grammar of the tool.
+/// Output of the fake nvbandwidth on a good node: invented numbers in the grammar of the tool.
 const NVBANDWIDTH: &str = r#"cat <<END
 nvbandwidth Version: v0.8
 Built from Git version: v0.8
@@ -81,7 +79,7 @@ impl Cluster {
         );
     }
 
-    /// The probe `name` with a time limit of its own; it runs a tool of that name.
+    /// The probe `name` with this time limit; it runs a tool of that name.
     fn probe(&self, name: &str, timeout_s: f64) {
         self.put(
             &format!("probes/{name}.toml"),
@@ -127,7 +125,7 @@ impl Cluster {
     }
 }
 
-/// What the first reading of a probe printed on a node.
+/// Output of a probe's first reading on a node.
 fn raw(folder: &Path, node: &str, probe: &str) -> PathBuf {
     let entries = fs::read_dir(folder.join("raw/nodes").join(node)).expect("kept");
     let mut files: Vec<PathBuf> = entries.map(|e| e.expect("readable").path()).collect();
@@ -154,7 +152,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Why something is not known, by its name in the verdicts.
+/// Why a part is unknown, by its name in the verdicts.
 fn unknown(verdicts: &Value, what: &str) -> String {
     let list = verdicts["unknown"].as_array().expect("a list");
     let entry = list.iter().find(|u| u["what"] == what);
@@ -175,13 +173,13 @@ fn every_node_is_measured_and_everything_is_kept() {
     let cluster = Cluster::new("n[1-3]");
     cluster.tool("nvbandwidth", NVBANDWIDTH);
     let output = cluster.run(&["audit", "--json"]);
-    let told = stderr(&output);
-    assert!(told.contains("[1/1]") && told.contains("nvbandwidth: 3 steps"), "{told}");
+    let stderr = stderr(&output);
+    assert!(stderr.contains("[1/1]") && stderr.contains("nvbandwidth: 3 steps"), "{stderr}");
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     assert_eq!(document["format"], "fabricgate.report/1");
 
     let folder = cluster.folder();
-    assert!(told.contains(&folder.display().to_string()), "{told}");
+    assert!(stderr.contains(&folder.display().to_string()), "{stderr}");
     assert_eq!(json(&folder.join("run.json"))["state"], "complete");
     assert_eq!(json(&folder.join("run.json"))["format"], "fabricgate.run/1");
     assert_eq!(
@@ -201,7 +199,7 @@ fn every_node_is_measured_and_everything_is_kept() {
 }
 
 #[test]
-fn one_bad_node_is_unknown_with_its_reason_and_stops_nobody_else() {
+fn one_bad_node_is_unknown_with_its_reason_and_stops_no_other() {
     let cluster = Cluster::new("n[1-7]");
     cluster.probe("nvbandwidth", 1.0);
     cluster.tool(
@@ -215,10 +213,13 @@ fn one_bad_node_is_unknown_with_its_reason_and_stops_nobody_else() {
     let start = Instant::now();
     let output = cluster.run(&["audit", "--no-progress", "--json"]);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    let told = stderr(&output);
-    assert!(told.starts_with("fabricgate: run folder"), "only that with --no-progress: {told}");
-    // A tool that cannot be reached, and nothing worse: the environment's code.
-    assert_eq!(output.status.code(), Some(5), "{told}");
+    let message = stderr(&output);
+    assert!(
+        message.starts_with("fabricgate: run folder"),
+        "only that with --no-progress: {message}"
+    );
+    // Only an unreachable tool: the environment's exit code.
+    assert_eq!(output.status.code(), Some(5), "{message}");
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     let verdicts = &document["verdicts"];
     assert_eq!(verdicts["outcome"], "unknown");
@@ -257,7 +258,7 @@ fn a_flood_is_cut_and_its_node_is_unknown() {
 }
 
 #[test]
-fn a_launcher_that_is_not_there_is_the_environment() {
+fn a_missing_launcher_is_an_environment_error() {
     let cluster = Cluster::new("n[1-2]");
     let config = fs::read_to_string(cluster.path("fabricgate.toml")).expect("there");
     cluster.put("fabricgate.toml", &config.replace("\"env\"", "\"no-such-launcher\""));
@@ -267,9 +268,9 @@ fn a_launcher_that_is_not_there_is_the_environment() {
     let why = "0 of 2 nodes can be reached (n[1-2]: no-such-launcher: not found)";
     assert!(stderr(&output).contains(why), "{}", stderr(&output));
     // The run folder has the reason of each step.
-    let said = fs::read_to_string(cluster.folder().join("verdicts.json")).expect("verdicts");
-    let said: Value = serde_json::from_str(&said).expect("one document");
-    let why = unknown(&said, "nvbandwidth on n2");
+    let document = fs::read_to_string(cluster.folder().join("verdicts.json")).expect("verdicts");
+    let document: Value = serde_json::from_str(&document).expect("one document");
+    let why = unknown(&document, "nvbandwidth on n2");
     assert_eq!(why, "not reached: no-such-launcher: not found");
 }
 
@@ -312,12 +313,12 @@ fn a_stored_run_shows_and_judges_the_same_again() {
     assert_eq!(stdout(&reported), stdout(&audited), "a report is the run again, byte for byte");
 
     let replayed = cluster.run(&["replay", &folder, "--json"]);
-    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
+    assert!(stderr(&replayed).contains("the verdicts are unchanged"), "{}", stderr(&replayed));
     let verdicts: Value = serde_json::from_slice(&replayed.stdout).expect("verdicts");
     assert_eq!(verdicts, json(&cluster.folder().join("verdicts.json")));
 
-    let told = cluster.run(&["explain", &folder, "n2"]);
-    assert!(stdout(&told).contains("nvbandwidth on n2: exit code 3"), "{}", stdout(&told));
+    let output = cluster.run(&["explain", &folder, "n2"]);
+    assert!(stdout(&output).contains("nvbandwidth on n2: exit code 3"), "{}", stdout(&output));
     let none = cluster.run(&["explain", &folder, "n99"]);
     assert_eq!(none.status.code(), Some(2));
     assert!(stderr(&none).contains("LOCUS \"n99\""), "{}", stderr(&none));
@@ -359,7 +360,7 @@ fn a_run_that_was_killed_can_be_read_up_to_there() {
     assert_eq!(why, "not run: the run ended before");
     assert_eq!(node_outcome(&document["verdicts"], "n3"), "unknown");
 
-    // A line that was being written is not read as a whole one.
+    // A partly written line is not read as a whole one.
     let torn =
         fs::read_to_string(folder.join("results.jsonl")).expect("there") + "{\"format\": \"fab";
     fs::write(folder.join("results.jsonl"), torn).expect("written");
@@ -397,7 +398,7 @@ fn an_interrupt_ends_the_tools_and_leaves_a_partial_run() {
     assert!(rustix::process::test_kill_process(tool).is_err(), "the tool is gone");
 }
 
-/// One matrix of eight H100s whose GPU `slow` moves half of what it should.
+/// One matrix of eight H100s whose GPU `slow` moves half of the expected rate.
 fn matrix(testcase: &str, healthy: f64, slow: Option<i32>) -> String {
     let mut text = format!(
         "Running {testcase}.\nmemcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n           "
@@ -423,7 +424,7 @@ fn matrix(testcase: &str, healthy: f64, slow: Option<i32>) -> String {
     format!("{text}\n\nSUM {testcase} {sum:.2}\n\n")
 }
 
-/// What a node of eight H100s prints for the copy-engine tests.
+/// Output of a node of eight H100s for the copy-engine tests.
 fn eight_h100(slow: Option<i32>) -> String {
     let mut text = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
         CUDA Runtime Version: 12080\nCUDA Driver Version: 12080\nDriver Version: 570.26\n\n"
@@ -453,7 +454,7 @@ fn eight_h100(slow: Option<i32>) -> String {
 #[test]
 fn a_slow_gpu_closes_the_gate_and_proposes_to_drain_its_node_only() {
     let cluster = Cluster::new("n[1-4]");
-    // Eight machines that share no NVLink are domains of one node each.
+    // Eight machines without a common NVLink are domains of one node each.
     let domains: String = (1..=4)
         .map(|n| {
             format!(
@@ -490,11 +491,11 @@ fn a_slow_gpu_closes_the_gate_and_proposes_to_drain_its_node_only() {
     let matrix = fs::read_to_string(folder.join("matrix.csv")).expect("kept");
     assert!(matrix.starts_with("run,domain,stage,testcase,src_node"), "{matrix:.80}");
     assert!(fs::read_to_string(folder.join("report.html")).expect("kept").contains("n3"));
-    let told = cluster.run(&["explain", &folder.display().to_string(), "n3:5"]);
-    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+    let explained = cluster.run(&["explain", &folder.display().to_string(), "n3:5"]);
+    assert_eq!(explained.status.code(), Some(0), "{}", stderr(&explained));
     let replayed = cluster.run(&["replay", &folder.display().to_string()]);
     assert_eq!(replayed.status.code(), Some(3));
-    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
+    assert!(stderr(&replayed).contains("the verdicts are unchanged"), "{}", stderr(&replayed));
 }
 
 #[test]
@@ -545,7 +546,7 @@ fn the_local_launcher_measures_this_machine() {
         "claims = \"claims.toml\"\n[probes]\nrun = [\"nvbandwidth\"]\nmost_readings = 1\n",
     );
     cluster.tool("nvbandwidth", NVBANDWIDTH);
-    // Whoever else uses this machine is not what is tried here.
+    // Other users of this machine are not under test here.
     let output = cluster.run(&["audit", "--even-if-busy"]);
     assert!(stderr(&output).contains("is measured as node here"), "{}", stderr(&output));
     let result = fs::read_to_string(cluster.folder().join("results.jsonl")).expect("kept");

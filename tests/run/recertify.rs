@@ -1,5 +1,5 @@
-//! Re-certifications from outside, over a simulated fabric: a fault, a repair that
-//! helped, one that did not, and what is told of each.
+//! Re-certifications from outside, over a simulated fabric: a fault, a repair that helped, one
+//! that did not, and the report of each.
 
 mod named;
 mod scope;
@@ -40,12 +40,12 @@ fn rack(wrong: &str) -> String {
 }
 
 impl Place {
-    /// A rack that nobody measured yet, with this wrong.
+    /// An unmeasured rack with this fault.
     fn new(wrong: &str) -> Self {
         Self { place: place::Place::with(&rack(wrong), CONFIG) }
     }
 
-    /// A rack that was measured whole, once, with this wrong.
+    /// A rack that was measured once as a whole, with this fault.
     fn measured(wrong: &str) -> Self {
         let place = Self::new(wrong);
         let code = if wrong.is_empty() { 0 } else { 3 };
@@ -53,25 +53,25 @@ impl Place {
         place
     }
 
-    /// What is wrong from now on.
+    /// The fault from now on.
     fn now(&self, wrong: &str) {
         self.put("rack.toml", &rack(wrong));
     }
 
-    /// Re-certifies n2 and gives what is told of it.
+    /// Re-certifies n2 and returns its comparison and sentences.
     fn again(&self, code: i32) -> (Value, String) {
-        let told = self.run(&["recertify", "n2", "--no-progress", "--json"]).expect(code);
-        let document = told.document();
+        let output = self.run(&["recertify", "n2", "--no-progress", "--json"]).expect(code);
+        let document = output.document();
         assert_eq!(document["format"], "fabricgate.report/1");
         let repair = document["comparison"]["nodes"][0].clone();
         assert_eq!(repair["node"], "n2", "{document}");
-        let says: Vec<String> = repair["says"]
+        let sentences: Vec<String> = repair["says"]
             .as_array()
             .expect("sentences")
             .iter()
             .map(|it| it.as_str().expect("a sentence").to_owned())
             .collect();
-        (repair, says.join("\n"))
+        (repair, sentences.join("\n"))
     }
 
     fn runs(&self) -> Vec<PathBuf> {
@@ -83,34 +83,38 @@ impl Place {
 }
 
 #[test]
-fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
+fn a_repair_that_helped_is_reported_with_the_fewest_cleared_partners() {
     let place = Place::measured(&lost("n2:1", 2));
     place.now("[[fault]]\nkind = \"gpu-swapped\"\ngpu = \"n2:1\"\n");
     let words = ["recertify", "n2", "--no-progress", "--json", "--junit", "a.xml"];
-    let told = place.run(&words).expect(0);
+    let output = place.run(&words).expect(0);
     assert!(
-        told.stderr.contains("measured against n[") && told.stderr.contains("which are cleared"),
+        output.stderr.contains("measured against n[")
+            && output.stderr.contains("which are cleared"),
         "{}",
-        told.stderr
+        output.stderr
     );
-    let document = told.document();
+    let document = output.document();
     assert_eq!(document["verdicts"]["nodes"].as_array().expect("nodes").len(), 4);
     let repair = &document["comparison"]["nodes"][0];
     assert_eq!((&repair["before"], &repair["after"]), (&"degraded".into(), &"pass".into()));
-    let says = repair["says"].to_string();
-    assert!(says.contains("passes now") && says.contains("at its expected level"), "{says}");
-    assert!(says.contains("it has other hardware: GPU 1"), "{says}");
+    let sentences = repair["says"].to_string();
+    assert!(
+        sentences.contains("passes now") && sentences.contains("at its expected level"),
+        "{sentences}"
+    );
+    assert!(sentences.contains("it has other hardware: GPU 1"), "{sentences}");
     assert_eq!(repair["changes"][0]["kind"], "hardware", "{repair}");
     assert_eq!(repair["comparison"]["parts"][0]["difference"], "better");
     let junit = fs::read_to_string(place.path().join("a.xml")).expect("written");
     assert!(junit.contains("<testsuite name=\"repair\" tests=\"1\""), "{junit}");
     let kept = place.runs().pop().expect("a run").join("comparison.json");
     assert!(fs::read_to_string(kept).expect("kept").contains("fabricgate.comparison/1"));
-    // And the page of the folder, with the numbers of then behind a switch.
+    // And the page of the folder, with the earlier numbers behind a switch.
     let run = place.runs().pop().expect("a run");
     let page = fs::read_to_string(run.join("report.html")).expect("a page");
-    for said in ["What the repair changed", "passes now", "it has other hardware: GPU 1"] {
-        assert!(page.contains(said), "{said}");
+    for sentence in ["What the repair changed", "passes now", "it has other hardware: GPU 1"] {
+        assert!(page.contains(sentence), "{sentence}");
     }
     let before = place.runs()[0].file_name().expect("a name").to_string_lossy().into_owned();
     assert!(page.contains(&format!(", compared with {before}")), "the page names the run before");
@@ -119,71 +123,74 @@ fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
     assert!(again.contains("What the repair changed") && again.contains(&before));
     let text = place.run(&["report", &shown]).expect(0).stdout;
     assert!(text.contains("What the repair changed"), "{text}");
-    // For people, the same words.
-    let told = place.run(&["recertify", "n2", "--no-progress", "--partners", "0"]);
-    assert!(told.stdout.contains("What the repair changed"), "{}", told.stdout);
-    assert!(!told.stderr.contains("measured against"), "{}", told.stderr);
+    // The text report has the same sentences.
+    let output = place.run(&["recertify", "n2", "--no-progress", "--partners", "0"]);
+    assert!(output.stdout.contains("What the repair changed"), "{}", output.stdout);
+    assert!(!output.stderr.contains("measured against"), "{}", output.stderr);
 }
 
 #[test]
-fn better_and_still_below_same_and_worse_are_told_apart() {
+fn better_but_still_below_same_and_worse_are_distinguished() {
     let place = Place::measured(&lost("n2:1", 4));
     place.now(&lost("n2:1", 2));
-    let (repair, says) = place.again(3);
+    let (repair, sentences) = place.again(3);
     assert_eq!(repair["after"], "degraded");
-    assert!(says.contains("better in") && says.contains("still below"), "{says}");
-    let (_, says) = place.again(3);
-    assert!(says.contains("changed no measurement"), "{says}");
-    assert!(says.contains("are unchanged"), "{says}");
+    assert!(sentences.contains("better in") && sentences.contains("still below"), "{sentences}");
+    let (_, sentences) = place.again(3);
+    assert!(sentences.contains("changed no measurement"), "{sentences}");
+    assert!(sentences.contains("are unchanged"), "{sentences}");
     place.now(&lost("n2:1", 6));
-    let (_, says) = place.again(3);
-    assert!(says.contains("the blamed part is worse than before"), "{says}");
+    let (_, sentences) = place.again(3);
+    assert!(sentences.contains("the blamed part is worse than before"), "{sentences}");
     place.now(&lost("n2:3", 2));
-    let (_, says) = place.again(3);
-    assert!(says.contains("the blamed part is better") && says.contains("elsewhere"), "{says}");
+    let (_, sentences) = place.again(3);
+    assert!(
+        sentences.contains("the blamed part is better") && sentences.contains("elsewhere"),
+        "{sentences}"
+    );
 }
 
 #[test]
-fn the_run_before_may_be_named_and_must_be_one() {
+fn the_earlier_run_may_be_named_and_must_be_a_run() {
     let place = Place::measured("");
     let before = place.runs().pop().expect("a run");
     let shown = before.display().to_string();
     let with = |before: &str, code| {
         place.run(&["recertify", "n2", "--no-progress", "--json", "--before", before]).expect(code)
     };
-    let told = with("/no/such/run", 5);
-    assert!(told.stderr.contains("--before: /no/such/run"), "{}", told.stderr);
+    let output = with("/no/such/run", 5);
+    assert!(output.stderr.contains("--before: /no/such/run"), "{}", output.stderr);
     let compared = with(&shown, 0).document();
     let id = before.file_name().expect("a name").to_string_lossy().into_owned();
     assert_eq!(compared["comparison"]["nodes"][0]["comparison"]["before"], id.as_str());
     let record = before.join("run.json");
     let good = fs::read_to_string(&record).expect("a record");
     fs::write(&record, good.replace("fabricgate.run/1", "fabricgate.run/2")).expect("written");
-    let told = with(&shown, 2);
-    assert!(told.stderr.contains("run.json: written by a newer fabricgate"), "{}", told.stderr);
+    let output = with(&shown, 2);
+    assert!(output.stderr.contains("run.json: written by a newer fabricgate"), "{}", output.stderr);
     fs::write(&record, "{").expect("written");
-    let told = with(&shown, 2);
-    assert!(told.stderr.contains("run.json:"), "{}", told.stderr);
-    // One damaged folder among others is told and passed over.
-    let told = place.run(&["recertify", "n2", "--no-progress", "--json"]).expect(0);
-    assert!(told.stderr.contains("passed over: ") && told.stderr.contains("run.json"));
+    let output = with(&shown, 2);
+    assert!(output.stderr.contains("run.json:"), "{}", output.stderr);
+    // One damaged folder among others is reported and skipped.
+    let output = place.run(&["recertify", "n2", "--no-progress", "--json"]).expect(0);
+    assert!(output.stderr.contains("skipped: ") && output.stderr.contains("run.json"));
 }
 
 #[test]
-fn a_node_that_nobody_measured_before_is_not_compared() {
+fn a_node_without_an_earlier_measurement_is_not_compared() {
     let place = Place::new("");
-    let told = place.run(&["recertify", "n[1-2]", "--no-progress", "--json"]);
-    let document = told.document();
+    let output = place.run(&["recertify", "n[1-2]", "--no-progress", "--json"]);
+    let document = output.document();
     assert_eq!(document["comparison"]["nodes"].as_array().map(Vec::len), Some(0));
     assert_eq!(
         document["comparison"]["without"][0]["why"],
         "no earlier run in run_dir measured it"
     );
     assert!(
-        told.stderr.contains("measured against n[3-6], none of them cleared"),
+        output.stderr.contains("measured against n[3-6], none of them cleared"),
         "{}",
-        told.stderr
+        output.stderr
     );
-    let told = place.run(&["recertify", "n[1-6]", "--no-progress"]).expect(0);
-    assert!(!told.stderr.contains("measured against"), "{}", told.stderr);
+    let output = place.run(&["recertify", "n[1-6]", "--no-progress"]).expect(0);
+    assert!(!output.stderr.contains("measured against"), "{}", output.stderr);
 }

@@ -1,8 +1,7 @@
-//! Every example scenario, recorded by the simulator and judged through the
-//! same door as real data: what the simulator broke must be found, where it
-//! broke it, and nobody else may be blamed. What a renderer prints must be what
-//! its parser reads. No expectation is set aside for these tests: the judge
-//! compares with what ships.
+//! Every example scenario, recorded by the simulator and judged through the same interface as
+//! real data: each simulated fault must be found in its place, and no other part may be blamed.
+//! Each parser must read its renderer's output exactly. No expectation is replaced for these
+//! tests: the judge compares with the shipped ones.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,7 +26,7 @@ use sim::scenario::Scenario;
 use sim::tool_config::{NcclTestsLayout, NvbandwidthLayout, RecordedTool};
 use sim::{invocation, recording, render};
 
-/// What is really wrong, as the simulator writes it beside a recording.
+/// The real faults, as the simulator writes them next to a recording.
 #[derive(Debug, Deserialize)]
 struct Truth {
     #[serde(default)]
@@ -47,9 +46,8 @@ struct Wrong {
     outcome: Option<String>,
 }
 
-/// What the judge may call each kind of fault, and of which part it may say
-/// so. A broader part than the guilty one is allowed only where the tools show
-/// no narrower one.
+/// Classes that the judge may report for each kind of fault, and the parts it may blame. A
+/// broader part than the faulty one is allowed only where the tools show no narrower one.
 const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
     ("lost-links", &[LocusKind::Gpu, LocusKind::Direction], &["nvlink-low"]),
     ("gpu-parked", &[LocusKind::Gpu], &["nvlink-absent"]),
@@ -74,11 +72,11 @@ const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
     ("claimed-apart", &[LocusKind::Domain], &["claimed-apart"]),
 ];
 
-/// What the judge is known to miss: the example, and how the complaint begins.
-/// A line that no longer holds fails its test, so that this list only shrinks.
+/// Known misses of the judge: the example, and the beginning of the complaint. A line that no
+/// longer holds fails its test, so that this list only shrinks.
 const KNOWN: &[(&str, &str)] = &[];
 
-/// Seeds besides the scenario's own.
+/// Seeds in addition to the scenario's.
 const SEEDS: [u64; 2] = [1009, 77];
 
 fn scenario(name: &str) -> Scenario {
@@ -87,7 +85,7 @@ fn scenario(name: &str) -> Scenario {
     Scenario::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A recording as the command line would hand it to the judge.
+/// A recording as the command line passes it to the judge.
 fn case(recording: &recording::SimRecording) -> (Claims, Vec<ToolRecording>) {
     let mut claims = Claims::default();
     let mut recordings = Vec::new();
@@ -154,7 +152,7 @@ fn not_found(fault: &Wrong, outcome: &str, verdicts: &Verdicts) -> Option<String
     node_differs(fault, outcome, verdicts)
 }
 
-/// Whether a finding is about the part that is broken.
+/// True if a finding is about the broken part.
 fn same_part(fault: &Wrong, finding: &Finding) -> bool {
     let locus = &finding.locus;
     let node = locus.node.as_ref().map(|n| n.as_str());
@@ -179,8 +177,7 @@ fn same_part(fault: &Wrong, finding: &Finding) -> bool {
     same_domain && node == fault.node.as_deref() && gpu_fits && direction_fits && rail_fits
 }
 
-/// The node of a broken part carries the part's outcome. A pair accuses
-/// neither of its ends.
+/// The node of a broken part carries the part's outcome. A pair blames neither of its ends.
 fn node_differs(fault: &Wrong, outcome: &str, verdicts: &Verdicts) -> Option<String> {
     let node = fault.node.as_ref().filter(|_| fault.locus != "pair")?;
     let Some(verdict) = verdicts.nodes.iter().find(|v| v.node.as_str() == node) else {
@@ -220,7 +217,7 @@ fn blamed_for_nothing(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
     for verdict in &verdicts.nodes {
         let node = verdict.node.as_str();
         if Outcome::Unknown < verdict.outcome && !guilty.contains(node) {
-            wrong.push(format!("{node} is {} and innocent: {}", verdict.outcome, verdict.reason));
+            wrong.push(format!("{node} is {} and healthy: {}", verdict.outcome, verdict.reason));
         }
         if truth.wrong.is_empty() && verdict.outcome != Outcome::Pass {
             wrong.push(format!("{node} is {} and healthy: {}", verdict.outcome, verdict.reason));
@@ -238,8 +235,8 @@ fn blamed_for_nothing(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
     wrong
 }
 
-/// Whether a fault can be behind a finding: it is about the broken part, about
-/// something the part lies in, or about something that lies in the part.
+/// True if a fault can explain a finding: it is about the broken part, about a part that contains
+/// it, or about a part inside it.
 fn explains(fault: &Wrong, finding: &Finding) -> bool {
     let locus = &finding.locus;
     let domain = locus.domain.as_ref().map(|d| d.as_str());
@@ -249,7 +246,7 @@ fn explains(fault: &Wrong, finding: &Finding) -> bool {
     }
     match locus.kind {
         LocusKind::Pair => fault.locus == "pair" && same_part(fault, finding),
-        // Collectives see a whole domain, and an instrument is no part of it.
+        // Collectives see a whole domain, and an instrument is not a part of it.
         LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => true,
         _ => {
             let whole_node = fault.gpu.is_none() || locus.gpu.is_none();
@@ -263,7 +260,7 @@ fn explains(fault: &Wrong, finding: &Finding) -> bool {
 /// Records an example under several seeds and judges each recording.
 fn check(name: &str, readings: Option<u32>) {
     let scenario = scenario(name);
-    let mut told = String::new();
+    let mut report = String::new();
     for seed in std::iter::once(scenario.seed).chain(SEEDS) {
         let recording =
             recording::record_scenario(&scenario, Some(seed), readings).expect("a recording");
@@ -276,14 +273,14 @@ fn check(name: &str, readings: Option<u32>) {
             if known.len() < before {
                 continue;
             }
-            writeln!(told, "{name}, seed {seed}: {complaint}").expect("a string takes all");
+            writeln!(report, "{name}, seed {seed}: {complaint}").expect("a string takes all");
         }
         for start in known {
-            writeln!(told, "{name}, seed {seed}: no longer so, take it out of KNOWN: {start}")
+            writeln!(report, "{name}, seed {seed}: no longer so, take it out of KNOWN: {start}")
                 .expect("a string takes all");
         }
     }
-    assert!(told.is_empty(), "\n{told}");
+    assert!(report.is_empty(), "\n{report}");
 }
 
 fn known(name: &str) -> Vec<&'static str> {
@@ -327,25 +324,25 @@ examples! {
     nodes_that_do_not_answer_are_unknown: "unwell-nodes.toml",
 }
 
-/// What is said of the findings of an example, from the text of its tools.
+/// The expected verdicts of an example, from the text of its tools.
 #[test]
-fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
-    let mut told = String::new();
+fn findings_of_collectives_name_the_path_and_the_next_test() {
+    let mut report = String::new();
     for name in ["collective-fallback", "matrix-contradicted", "mnnvl-off", "nvls-off"] {
         let recording = recording::record_scenario(&scenario(&format!("{name}.toml")), None, None);
         let verdicts = verdicts(&recording.expect("a recording"));
-        writeln!(told, "{name}: {}", verdicts.outcome).expect("a string takes all");
+        writeln!(report, "{name}: {}", verdicts.outcome).expect("a string takes all");
         for found in &verdicts.findings {
             let (outcome, class, locus) = (found.outcome, &found.class, &found.locus);
             writeln!(
-                told,
+                report,
                 "  {outcome} {class} {locus}\n    {}\n    by {}",
                 found.summary, found.rule
             )
             .expect("a string takes all");
         }
     }
-    insta::assert_snapshot!("collectives", told);
+    insta::assert_snapshot!("collectives", report);
 }
 
 #[test]
@@ -375,7 +372,7 @@ fn every_example_is_judged_here() {
     assert_eq!(names, EXAMPLES);
 }
 
-/// Half of the last printed digit, and what binary fractions add.
+/// Half of the last printed digit, and the error of binary fractions.
 const HALF_A_HUNDREDTH: f64 = 0.005 + 1e-9;
 
 fn near(a: Option<f64>, b: Option<f64>) -> bool {
@@ -397,7 +394,7 @@ fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatrix> {
         .collect()
 }
 
-/// That a matrix holds the cells of a table.
+/// Checks that a matrix has the cells of a table.
 fn same_cells(matrix: &MeasurementMatrix, table: &SimMatrix) {
     let name = &table.key;
     assert_eq!(matrix.testcase.as_ref(), Some(name));
@@ -477,8 +474,8 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
     assert!(600 < seen, "{seen} matrices");
 }
 
-/// That the JSON of a run tells the same cells as its text, test by test. The
-/// JSON may give the parts of one test in one piece.
+/// Checks that the JSON of a run has the same cells as its text, test by test. The JSON may give
+/// the parts of one test in one piece.
 fn same_as_json(text: &[&MeasurementMatrix], json: &[&MeasurementMatrix]) {
     let cells = |all: &[&MeasurementMatrix]| -> Vec<Option<f64>> {
         all.iter().flat_map(|m| m.cells.iter().flatten().copied()).collect()
@@ -486,7 +483,7 @@ fn same_as_json(text: &[&MeasurementMatrix], json: &[&MeasurementMatrix]) {
     let (text, json) = (cells(text), cells(json));
     assert_eq!(text.len(), json.len());
     for (at, (a, b)) in text.iter().zip(&json).enumerate() {
-        // Both were rounded, each in its own place.
+        // Both were rounded independently.
         let gap = a.zip(*b).map_or(0.0, |(a, b)| (a - b).abs() - a.abs() * 5e-6);
         assert!(a.is_some() == b.is_some() && gap <= HALF_A_HUNDREDTH, "{at}: {a:?} {b:?}");
     }
@@ -529,7 +526,7 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
     }
 }
 
-/// That a series holds the rows of a run, each as exact as it is printed.
+/// Checks that a series has the rows of a run, each with its printed precision.
 fn same_rows(
     series: &MeasurementSeries,
     run: &sim::collective::SimCollectiveRun,

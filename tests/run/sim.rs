@@ -1,5 +1,5 @@
-//! The simulated fabric from outside: example scenarios, the recording that is
-//! shipped, and fake tools on PATH.
+//! The simulated fabric from outside: example scenarios, the shipped recording, and fake tools on
+//! PATH.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ fn every_example_scenario_can_be_recorded_and_has_a_comment() {
 }
 
 #[test]
-fn the_shipped_recording_is_what_its_scenario_gives() {
+fn the_shipped_recording_matches_its_scenario() {
     let scenario = fs::read_to_string(root().join("examples/rack-lost-link.toml")).expect("text");
     let scenario = Scenario::parse(&scenario).expect("a good scenario");
     let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
@@ -99,14 +99,14 @@ fn a_scenario_that_is_wrong_or_absent_ends_with_one_message_and_its_code() {
     let output = run(&broken).code(2).get_output().clone();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("broken.toml") && message.contains("line 2"), "{message}");
-    // What cannot be is named by its line too.
+    // An impossible fault is also named by its line.
     let text = "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n1\"\nplatform = \"gb200-nvl72\"\n\
                 [[fault]]\nkind = \"gpu-parked\"\ngpu = \"n1:7\"\n";
     fs::write(&broken, text).expect("written");
     let output = run(&broken).code(2).get_output().clone();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = "broken.toml: line 6: fault 1: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3\n";
-    assert!(message.ends_with(told), "{message}");
+    let expected = "broken.toml: line 6: fault 1: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3\n";
+    assert!(message.ends_with(expected), "{message}");
     run(&folder.path().join("absent.toml")).code(5);
     assert!(!folder.path().join("out").exists());
 }
@@ -229,8 +229,8 @@ fn a_node_that_is_not_reached_answers_as_ssh_does() {
         .code(255)
         .get_output()
         .clone();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(told, "ssh: connect to host hgx02 port 22: No route to host\n");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(stderr, "ssh: connect to host hgx02 port 22: No route to host\n");
     let text = fs::read_to_string(root().join("examples/unwell-nodes.toml")).expect("text");
     let scenario = Scenario::parse(&text).expect("good");
     assert!(sim::is_unreachable(&scenario, "hgx02"));
@@ -250,7 +250,7 @@ fn a_tool_that_hangs_is_still_there_when_it_is_given_up() {
 }
 
 /// A server of a simulated tool: it listens before this returns.
-#[expect(clippy::disallowed_methods, reason = "the server must run beside the test")]
+#[expect(clippy::disallowed_methods, reason = "the server must run concurrently with the test")]
 #[expect(clippy::zombie_processes, reason = "the test waits for it")]
 fn serving(links: &Links, words: &[&str], port: u16, node: &str) -> std::process::Child {
     let (tool, args) = words.split_first().expect("a tool");
@@ -274,7 +274,7 @@ fn serving(links: &Links, words: &[&str], port: u16, node: &str) -> std::process
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("nobody listens at {port}")
+    panic!("no process listens at {port}")
 }
 
 fn free_port() -> u16 {
@@ -299,7 +299,7 @@ fn a_server_listens_until_its_client_was_there() {
     let row = text.lines().find(|line| line.starts_with(" 65536")).expect("a row");
     let rate: f64 = row.split_whitespace().nth(3).expect("a rate").parse().expect("a number");
     assert!((190.0..200.0).contains(&rate), "half of 390 Gb/s: {row}");
-    // Now nobody listens.
+    // Now no process listens.
     assert_eq!(client(1), "");
 }
 
@@ -334,14 +334,14 @@ fn the_claims_of_a_scenario_name_its_leaves_and_rails() {
     assert!(text.contains("block01") && !text.contains("[[rail]]"), "{text}");
 }
 
-/// Four nodes on two rails; one GPU lost links and one NIC runs at half rate.
+/// Four nodes on two rails; one GPU has lost links and one NIC runs at half rate.
 const FLEET: &str = "title = \"six nodes\"\nseed = 5\n[noise]\nsigma = 0.002\n[network]\nrails = 2\n\
     leaf_nodes = 6\n[[domain]]\nnodes = \"hgx[01-06]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"hgx02:3\"\n\
     [[fault]]\nkind = \"rail-rate\"\nnode = \"hgx03\"\nrail = 1\nshare = 0.5\n\
     [[fault]]\nkind = \"unreachable\"\nnode = \"hgx04\"\n";
 
-/// What an audit of that fleet comes to: its verdicts without the ids of the run.
+/// The verdicts of an audit of that fleet, without the ids of the run.
 fn audited(workers: bool) -> serde_json::Value {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("fleet.toml"), FLEET).expect("written");
@@ -361,7 +361,7 @@ fn audited(workers: bool) -> serde_json::Value {
 #[test]
 fn a_fleet_played_in_one_process_is_judged_as_one_with_workers() {
     let (played, worked) = (audited(false), audited(true));
-    // Why a node was not reached is said by whoever tried to.
+    // The launcher's process reports why a node was not reached.
     for part in ["findings", "outcome", "notes"] {
         assert_eq!(played[part], worked[part], "{part}");
     }

@@ -1,8 +1,7 @@
-//! Whole sweeps from outside: over a simulated fabric and over fake nodes,
-//! killed, interrupted and resumed at bad moments, with workers that misbehave.
+//! Whole sweeps from outside: over a simulated fabric and over fake nodes, killed, interrupted
+//! and resumed at inconvenient moments, with workers that misbehave.
 //!
-//! Time limits here only end a hang; nothing is asserted about how long
-//! something takes.
+//! Time limits here only end a hang; the tests assert no duration.
 
 mod drift;
 mod files;
@@ -20,20 +19,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// How long anything may take until it counts as hanging.
+/// Time after which a command counts as hanging.
 const HANG: Duration = Duration::from_secs(180);
 
-/// A small rack of which one GPU lost two of its links.
+/// A small rack of which one GPU has lost two of its links.
 const RACK: &str = "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.005\n\
     [[domain]]\nname = \"rack\"\nnodes = \"n[1-6]\"\nplatform = \"gb200-nvl72\"\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"n3:1\"\ncount = 2\n";
 
-/// One sweep of it: pairs only, one after the other, so that there is time to
-/// interfere.
+/// One sweep of it: pairs only, one after the other, so that a test has time to interfere.
 const SLOWLY: &str = "run_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\", \"NODE\"]\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     parallel = 1\n[probes]\nrun = [\"nvbandwidth-lane\"]\n[confirm]\nwait_s = 0.5\n";
 
-/// What a fake tool prints: our own numbers in the grammar of nvbandwidth.
+/// Output of a fake tool: invented numbers in the grammar of nvbandwidth.
 const PRINTS: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
     CUDA Runtime Version: 12080\nCUDA Driver Version: 12080\nDriver Version: 570.26\n\n\
     Device 0: NVIDIA H100 80GB HBM3 (00000000:1b:00)\n\
@@ -43,7 +41,7 @@ const PRINTS: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\
     \u{20}          0         1\n 0       N/A    391.37\n 1    390.85       N/A\n\n\
     SUM device_to_device_memcpy_read_ce 782.22\n";
 
-/// A launcher that runs the command here and notes whom it was for.
+/// A launcher that runs the command here and records its node.
 const LAUNCH: &str = "node=$1; shift; cd \"$SWEEP_PLACE\"; echo $node >> started\n\
     NODE=$node exec \"$@\"";
 
@@ -120,7 +118,7 @@ impl Place {
         self.start_by(&[], args)
     }
 
-    /// The program, started by these words.
+    /// The program, started with these arguments.
     #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     fn start_by(&self, words: &[&str], args: &[&str]) -> Child {
         let program = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
@@ -131,7 +129,7 @@ impl Place {
             .current_dir(self.dir.path())
             .env_remove("FABRICGATE_CONFIG")
             .env("NO_COLOR", "1")
-            // By this the processes of this test are told from others.
+            // This identifies the processes of this test.
             .env("SWEEP_PLACE", self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -143,7 +141,6 @@ impl Place {
         ended(self.start(args))
     }
 
-    /// Runs under the configuration of this place.
     fn configured(&self, args: &[&str]) -> Output {
         self.run(&[args, &["--config", "fabricgate.toml"]].concat())
     }
@@ -159,7 +156,7 @@ impl Place {
         Some(folder)
     }
 
-    /// The processes that this place's program started and that still run.
+    /// The processes that this test's program started and that still run.
     fn processes(&self) -> Vec<String> {
         let mark = format!("SWEEP_PLACE={}", self.dir.path().display());
         let entries = fs::read_dir("/proc").expect("Linux");
@@ -230,14 +227,14 @@ fn verdicts(folder: &Path) -> Value {
     json(&folder.join("verdicts.json"))
 }
 
-/// The lines of a file; a line that is no document is a failure.
+/// The lines of a file; a line that is not a document is a failure.
 fn lines(folder: &Path, name: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{name}: {e}: {line}"));
     text.lines().map(parse).collect()
 }
 
-/// How many whole lines a file has that is being written.
+/// Number of complete lines in a file that is being written.
 fn count(folder: &Path, name: &str) -> usize {
     let bytes = fs::read(folder.join(name)).unwrap_or_default();
     bytes.iter().filter(|byte| **byte == b'\n').count()
@@ -254,14 +251,14 @@ fn nodes(verdicts: &Value) -> BTreeMap<String, (String, String)> {
     nodes.map(|n| (text(&n["node"]), (text(&n["outcome"]), text(&n["reason"])))).collect()
 }
 
-/// Why something is not known, by its name in the verdicts.
+/// Why a part is unknown, by its name in the verdicts.
 fn unknown(verdicts: &Value, what: &str) -> String {
     let list = verdicts["unknown"].as_array().expect("a list");
     let entry = list.iter().find(|u| u["what"] == what);
     entry.unwrap_or_else(|| panic!("{what} in {list:?}"))["why"].as_str().expect("text").to_owned()
 }
 
-/// A reading that is not interrupted is on record once.
+/// A reading without an interruption is recorded once.
 fn no_reading_is_repeated(folder: &Path) {
     let mut whole: BTreeMap<(u64, u64), usize> = BTreeMap::new();
     for line in lines(folder, "results.jsonl") {
@@ -281,13 +278,13 @@ fn a_lost_link_is_named_and_everything_about_the_run_is_kept() {
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let folder = place.folder();
     assert_eq!(state(&folder), "complete");
-    let said = verdicts(&folder);
-    let findings = said["findings"].as_array().expect("findings");
+    let document = verdicts(&folder);
+    let findings = document["findings"].as_array().expect("findings");
     assert_eq!(findings.len(), 1, "{findings:#?}");
     assert_eq!(findings[0]["locus"]["node"], "node0007");
     assert_eq!(findings[0]["locus"]["gpu"], 2);
     assert_eq!(findings[0]["confirmed"], true);
-    for (node, (outcome, reason)) in nodes(&said) {
+    for (node, (outcome, reason)) in nodes(&document) {
         assert_eq!(outcome == "pass", node != "node0007", "{node}: {outcome}, {reason}");
     }
     for name in ["plan.json", "confirm.json", "claims.json", "actions.json", "report.html"] {
@@ -306,22 +303,22 @@ fn a_lost_link_is_named_and_everything_about_the_run_is_kept() {
     assert!(["1", "2", "3"].iter().all(|stage| stages.contains(stage)));
     place.nothing_is_left_running();
 
-    // What was announced is what ran.
+    // The announced steps are the executed ones.
     let planned = place.run(&["plan", "audit", "--sim", "--seed", "3", "--json"]);
     let planned: Value = serde_json::from_slice(&planned.stdout).expect("a plan");
     assert_eq!(planned, json(&folder.join("plan.json")));
 
     let shown = folder.display().to_string();
     let replayed = place.run(&["replay", &shown, "--json"]);
-    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
-    assert_eq!(serde_json::from_slice::<Value>(&replayed.stdout).expect("verdicts"), said);
+    assert!(stderr(&replayed).contains("the verdicts are unchanged"), "{}", stderr(&replayed));
+    assert_eq!(serde_json::from_slice::<Value>(&replayed.stdout).expect("verdicts"), document);
 
-    // The whole pipeline again, with the stored run in the place of the nodes.
+    // The whole pipeline again, with the stored run in place of the nodes.
     place.put("again.toml", &format!("[launcher]\nkind = \"replay\"\nrun = {shown:?}\n"));
     let args = ["audit", "--config", "again.toml", "--run-dir", "again", "--seed", "3"];
     let output = place.run(&args);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    assert_eq!(verdicts(&place.folder_in("again").expect("a run")), said);
+    assert_eq!(verdicts(&place.folder_in("again").expect("a run")), document);
 }
 
 #[test]
@@ -331,10 +328,10 @@ fn a_healthy_part_of_two_racks_passes() {
     let sim = ["audit", "--sim", "two-racks-healthy", "--run-dir", "runs", "--partners", "2", part];
     let output = place.run(&sim);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let said = verdicts(&place.folder());
-    assert_eq!(said["outcome"], "pass");
-    assert_eq!(nodes(&said).len(), 12, "two partners of each rack");
-    assert!(!place.folder().join("confirm.json").exists(), "nobody was suspected");
+    let document = verdicts(&place.folder());
+    assert_eq!(document["outcome"], "pass");
+    assert_eq!(nodes(&document).len(), 12, "two partners of each rack");
+    assert!(!place.folder().join("confirm.json").exists(), "no part was suspected");
 }
 
 #[test]
@@ -349,13 +346,13 @@ fn a_copy_that_dips_is_read_again_and_its_node_passes() {
     );
     let output = place.run(&["audit", "--sim", "dips.toml", "--run-dir", "runs"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    // Most nodes have a copy of 72 that dips, by more than what noise explains.
+    // Most nodes have a copy of 72 that dips by more than noise explains.
     let again = lines(&place.folder(), "results.jsonl");
     let again = again.iter().filter(|result| result["reading"].as_u64() != Some(0)).count();
     assert!(8 <= again, "{again} readings beyond the first");
 }
 
-/// These verdicts have one finding, with all of these words.
+/// These verdicts have one finding, with all of these strings.
 fn only_finding_has(verdicts: &Value, words: &[&str]) {
     let findings = verdicts["findings"].as_array().expect("findings");
     assert_eq!(findings.len(), 1, "{findings:#?}");
@@ -371,8 +368,8 @@ fn a_slow_rail_is_named_and_confirmed() {
     let args = ["audit", "--sim", "rail-half-rate", "--run-dir", "runs", "hgx[05-09]"];
     let output = place.run(&args);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    let said = verdicts(&place.folder());
-    only_finding_has(&said, &["hgx07", "rail2", "\"confirmed\":true"]);
+    let document = verdicts(&place.folder());
+    only_finding_has(&document, &["hgx07", "rail2", "\"confirmed\":true"]);
 }
 
 #[test]
@@ -394,10 +391,10 @@ fn a_rail_without_link_is_found_at_its_node_when_each_node_has_one_partner() {
         let args = ["audit", "--sim", "down.toml", "--run-dir", "runs", "hgx[05-09]"];
         let output = place.run(&args);
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-        let said = verdicts(&place.folder());
+        let document = verdicts(&place.folder());
         let words = ["nic-unreachable", "\"failed\"", bad, "rail2", "\"confirmed\":true"];
-        only_finding_has(&said, &words);
-        for (node, (outcome, reason)) in nodes(&said) {
+        only_finding_has(&document, &words);
+        for (node, (outcome, reason)) in nodes(&document) {
             let wanted = if node == bad { "failed" } else { "pass" };
             assert_eq!(outcome, wanted, "{node}: {reason}");
         }
@@ -405,7 +402,7 @@ fn a_rail_without_link_is_found_at_its_node_when_each_node_has_one_partner() {
 }
 
 #[test]
-fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
+fn unwell_nodes_are_unknown_with_a_reason_each_and_delay_no_other() {
     let place = Place::new();
     let fault = |kind: &str, node: &str, rest: &str| {
         format!("[[fault]]\nkind = \"{kind}\"\nnode = \"{node}\"\n{rest}")
@@ -440,15 +437,15 @@ fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
     let output = place.configured(&["audit"]);
     // One is failed: its GPUs report an error.
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    let said = verdicts(&place.folder());
-    let why = |node: &str| unknown(&said, &format!("nvbandwidth on {node}"));
+    let document = verdicts(&place.folder());
+    let why = |node: &str| unknown(&document, &format!("nvbandwidth on {node}"));
     assert!(why("h2").contains("No route to host"), "{}", why("h2"));
     assert!(why("h3").contains("train.py"), "{}", why("h3"));
     assert_eq!(why("h4"), "exceeded its time limit and was killed");
     assert!(why("h6").starts_with("exit code 1"), "{}", why("h6"));
-    let second = unknown(&said, "nvbandwidth on h4, reading 2");
+    let second = unknown(&document, "nvbandwidth on h4, reading 2");
     assert_eq!(second, "not tried: reading 1 hung");
-    for (node, (outcome, reason)) in nodes(&said) {
+    for (node, (outcome, reason)) in nodes(&document) {
         let well = ["h1", "h7", "h8"].contains(&node.as_str());
         let expected = match node.as_str() {
             "h1" | "h7" | "h8" => "pass",
@@ -464,7 +461,7 @@ fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
     place.nothing_is_left_running();
 }
 
-/// Whether a killed run can be read, and ends like one that was not killed.
+/// Checks that a killed run can be read, and ends like an undisturbed one.
 fn goes_on_after_a_kill(place: &Place, child: Child, whole: &Value) {
     kill(child);
     place.nothing_is_left_running();
@@ -476,7 +473,7 @@ fn goes_on_after_a_kill(place: &Place, child: Child, whole: &Value) {
     assert!(stderr(&reported).contains("is partial"), "{}", stderr(&reported));
     let replayed = place.run(&["replay", &shown]);
     assert!(matches!(replayed.status.code(), Some(3 | 4)), "{}", stderr(&replayed));
-    // The last lines may have been cut short by the kill.
+    // The kill may have cut the last lines short.
     for name in ["results.jsonl", "measurements.jsonl"] {
         let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
         fs::write(folder.join(name), text + "{\"format\": \"fabr").expect("written");
@@ -488,10 +485,10 @@ fn goes_on_after_a_kill(place: &Place, child: Child, whole: &Value) {
     lines(&folder, "measurements.jsonl");
     assert_eq!(&verdicts(&folder), whole);
     let replayed = place.run(&["replay", &shown]);
-    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
+    assert!(stderr(&replayed).contains("the verdicts are unchanged"), "{}", stderr(&replayed));
 }
 
-/// The verdict of a sweep of the small rack that nobody disturbs.
+/// The verdict of an undisturbed sweep of the small rack.
 fn undisturbed() -> Value {
     let place = Place::rack();
     let output = place.configured(&["audit"]);
@@ -500,7 +497,7 @@ fn undisturbed() -> Value {
 }
 
 #[test]
-fn a_coordinator_killed_at_any_moment_can_be_gone_on_with() {
+fn a_sweep_resumes_after_a_kill_of_the_coordinator_at_any_moment() {
     let whole = undisturbed();
     type Moment = fn(&Path) -> bool;
     let moments: [Moment; 4] = [
@@ -521,7 +518,7 @@ fn a_coordinator_killed_at_any_moment_can_be_gone_on_with() {
 }
 
 #[test]
-fn an_interrupted_sweep_says_how_to_go_on_and_that_leads_to_the_same_verdict() {
+fn an_interrupted_sweep_prints_how_to_resume_and_the_resumed_one_has_the_same_verdict() {
     let whole = undisturbed();
     let place = Place::rack();
     let child = place.start(&["audit", "--config", "fabricgate.toml"]);
@@ -532,8 +529,8 @@ fn an_interrupted_sweep_says_how_to_go_on_and_that_leads_to_the_same_verdict() {
     assert!(matches!(output.status.code(), Some(3 | 4)), "{}", stderr(&output));
     assert_eq!(state(&folder), "partial");
     place.nothing_is_left_running();
-    let told = stderr(&output);
-    let hint = told.split('`').find(|part| part.contains("--resume")).expect("how to go on");
+    let message = stderr(&output);
+    let hint = message.split('`').find(|part| part.contains("--resume")).expect("how to go on");
     let words: Vec<&str> = hint.split(' ').skip(1).collect();
     let resumed = place.run(&words);
     assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
@@ -557,8 +554,8 @@ fn a_simulated_run_goes_on_without_its_scenario_file_and_configuration() {
     let shown = folder.display().to_string();
     let other = place.run(&["burn-in", "--resume", &shown]);
     assert_eq!(other.status.code(), Some(2));
-    let told = stderr(&other);
-    assert!(told.contains("it is a run of profile audit") && told.contains("audit --resume"));
+    let message = stderr(&other);
+    assert!(message.contains("it is a run of profile audit") && message.contains("audit --resume"));
     let resumed = place.run(&["audit", "--resume", &shown]);
     assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
     assert_eq!(state(&folder), "complete");

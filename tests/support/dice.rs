@@ -1,11 +1,10 @@
-//! Seeded chance: the same seed gives the same inputs on every machine.
+//! Seeded random numbers: the same seed gives the same inputs on every machine.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// Dice of this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -29,7 +28,6 @@ impl Dice {
         self.below(times) == 0
     }
 
-    /// One of these.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
     }

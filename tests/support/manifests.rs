@@ -1,7 +1,7 @@
-//! The manifests of `ci/deploy`, put together as their kustomizations say.
+//! The manifests of `ci/deploy`, built as their kustomizations define.
 //!
-//! Does only what ours need: resources, components, generated ConfigMaps and
-//! images. The laboratory holds it against kustomize itself.
+//! Supports only the features in use: resources, components, generated ConfigMaps and images. The
+//! lab compares it with kustomize itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// `ci/deploy`.
 pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ci/deploy")
 }
@@ -17,14 +16,13 @@ pub(crate) fn deploy() -> PathBuf {
 /// The overlays, by name.
 pub(crate) const OVERLAYS: [&str; 3] = ["nightly", "observing", "standing"];
 
-/// The documents of a file.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let read = serde_saphyr::from_multiple::<Value>(&text);
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Everything that an overlay makes.
+/// All objects of an overlay.
 pub(crate) fn overlay(name: &str) -> Vec<Value> {
     let mut built = Built::default();
     built.add(&deploy().join("overlays").join(name));
@@ -121,7 +119,7 @@ pub(crate) fn called(object: &Value) -> String {
     )
 }
 
-/// The template of an object's pods, where it has any.
+/// The pod template of an object, if it has one.
 pub(crate) fn pod_template(object: &Value) -> Option<&Value> {
     match object["kind"].as_str()? {
         "Deployment" | "Job" => Some(&object["spec"]["template"]),
@@ -130,24 +128,22 @@ pub(crate) fn pod_template(object: &Value) -> Option<&Value> {
     }
 }
 
-/// A right that somebody has.
+/// A right of an account.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Right {
-    /// The account.
     pub(crate) who: String,
-    /// The namespace; empty where it is everywhere.
+    /// The namespace; empty for all of them.
     pub(crate) within: String,
     /// The API group; empty for the core.
     pub(crate) group: String,
     /// The resource, with its subresource.
     pub(crate) resource: String,
-    /// The one object it is for; empty where it is for all.
+    /// The name of the only object; empty for all.
     pub(crate) name: String,
-    /// The verb.
     pub(crate) verb: String,
 }
 
-/// Every right that these objects give to accounts, each alone.
+/// Every right that these objects give to accounts, one by one.
 pub(crate) fn rights(objects: &[Value]) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for binding in objects {

@@ -1,5 +1,5 @@
-//! A folder with a simulated rack and a configuration, in which the program is run as
-//! a person runs it.
+//! A folder with a simulated rack and a configuration, in which the program runs as a user runs
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Nodes of a rack without noise to speak of, and what is wrong with it.
+/// Nodes of a rack with little noise; a scenario adds its faults.
 pub(crate) fn rack(nodes: &str, wrong: &str) -> String {
     format!(
         "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n\
@@ -15,13 +15,12 @@ pub(crate) fn rack(nodes: &str, wrong: &str) -> String {
     )
 }
 
-/// The folder.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: tempfile::TempDir,
 }
 
-/// What the program said, and how it ended.
+/// Output and exit code of the program.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub code: i32,
@@ -48,7 +47,7 @@ impl Told {
 }
 
 impl Place {
-    /// With this fabric behind the simulator, and this configuration.
+    /// With this fabric in the simulator, and this configuration.
     pub(crate) fn with(rack: &str, config: &str) -> Self {
         let place = Self { dir: tempfile::tempdir().expect("a folder") };
         place.put("rack.toml", rack);
@@ -76,7 +75,7 @@ impl Place {
         Told::of(&self.command(words).output().expect("started"))
     }
 
-    /// Starts it and does not wait; who only runs to the end has no use for it.
+    /// Starts it without waiting; unused by programs that only run to the end.
     #[allow(dead_code, reason = "not every program of tests interrupts")]
     pub(crate) fn start(&self, words: &[&str]) -> Child {
         let mut command = self.command(words);

@@ -1,11 +1,10 @@
-//! What laboratories have carried out: proposals as the gate makes them, on nodes of
-//! theirs.
+//! Proposals as the gate makes them, for nodes of the labs.
 
 use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
 use model::finding_class::FindingClass;
 use model::verdict::Outcome;
 
-/// One of run `r1`, on a node with a finding of this class.
+/// A proposal of run `r1`, for a node with a finding of this class.
 pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
     let outcome = match kind {
         ActionKind::Drain => Outcome::Failed,
@@ -24,7 +23,7 @@ pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
     Action { mark: Some(mark), why: "a test".to_owned(), ..Action::new(kind, node) }
 }
 
-/// These, to be carried out.
+/// A plan of these proposals.
 pub(crate) fn plan(actions: Vec<Action>) -> ActionPlan {
     ActionPlan { dry_run: false, ..ActionPlan::from_actions(actions) }
 }

@@ -1,5 +1,6 @@
-//! Which crate and which folder may use which. The compiler refuses an arrow that a manifest does
-//! not have; these tests hold the manifests and the folders inside the crates.
+//! The allowed dependencies between crates and between folders. The compiler refuses an arrow
+//! that a manifest does not have; these tests check the manifests and the folders inside the
+//! crates.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,8 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("study", &["control", "engine", "model", "node", "readers", "sim"]),
 ];
 
-/// Dependencies that only these crates (and the program) may have: who may open a socket, ask an
-/// API server, load a library, draw.
+/// Dependencies that only these crates (and the program) may have: opening sockets, using an API
+/// server, loading a library, drawing.
 const ONLY: &[(&str, &[&str])] = &[
     ("axum", &["control"]),
     ("kube", &["control"]),
@@ -115,7 +116,7 @@ fn only_the_node_crate_may_hold_unsafe_code() {
 }
 
 #[test]
-fn folders_do_not_use_what_they_never_may() {
+fn folders_do_not_use_forbidden_folders() {
     let mut wrong = Vec::new();
     for (folder, never) in NEVER {
         for path in files(&format!("src/{folder}"), "rs") {

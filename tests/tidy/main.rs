@@ -27,8 +27,8 @@ const PURE: &[&str] = &[
     "src/readers/probe_catalog",
 ];
 
-/// What a pure folder must not mention: files, sockets, processes, clocks, the
-/// environment, anything asynchronous.
+/// Names that a pure folder must not mention: files, sockets, processes, clocks, the environment,
+/// anything asynchronous.
 const IMPURE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -47,7 +47,7 @@ const IMPURE: &[&str] = &[
     "println!",
 ];
 
-/// No file is longer: there is a seam to look for.
+/// Longest file; a longer one should be split.
 const LONGEST_FILE: usize = 600;
 const MEDIAN_FILE: usize = 300;
 
@@ -61,7 +61,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     if root().join(folder).is_file() {
         return vec![root().join(folder)];
     }
-    // A rule about a folder that is gone would hold for ever.
+    // A rule about a missing folder would always hold.
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         let entries =
@@ -93,7 +93,7 @@ fn code(path: &Path) -> String {
         return String::new();
     }
     let text = fs::read_to_string(path).expect("a readable source");
-    // By the house rule tests close a file.
+    // By convention tests are at the end of a file.
     let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&text);
     body.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
@@ -101,14 +101,14 @@ fn code(path: &Path) -> String {
 /// The crates of the workspace that are libraries, by the name of their folder in `src`.
 const CRATES: &[&str] = &["model", "readers", "engine", "node", "control", "sim", "study"];
 
-/// The crate a source belongs to; the program's sources are in none of the folders.
+/// The crate of a source; the program's sources are in none of the folders.
 fn crate_of(file: &str) -> &str {
     let folder = file.strip_prefix("src/").and_then(|rest| rest.split('/').next());
     folder.filter(|folder| CRATES.contains(folder)).unwrap_or("program")
 }
 
-/// The top-level modules that a source names, as `crate/module`: `crate::judge` in `src/engine` and
-/// `engine::judge` elsewhere are both `engine/judge`.
+/// The top-level modules that a source names, as `crate/module`: `crate::judge` in `src/engine`
+/// and `engine::judge` elsewhere are both `engine/judge`.
 fn uses(file: &str, code: &str) -> BTreeSet<String> {
     let own = crate_of(file);
     let mut found = BTreeSet::new();
@@ -147,13 +147,13 @@ fn pure_stages_do_no_io_and_read_no_clock() {
     assert!(wrong.is_empty(), "invariant 2 (pure stages):\n{}", wrong.join("\n"));
 }
 
-/// What of a platform answers without conditions.
+/// Properties of a platform that do not depend on conditions.
 const TABLES: [&str; 2] = [".expectations", ".collectives"];
 
 #[test]
 fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
-    // `thresholds::lookup` takes the conditions of a measurement; the tables behind it
-    // answer without them.
+    // `thresholds::lookup` takes the conditions of a measurement; the tables behind it answer
+    // without them.
     let mut wrong = Vec::new();
     for folder in [
         "src/engine/judge",
@@ -184,7 +184,7 @@ const READERS: &[&str] = &[
     "src/control/sources/",
     // It answers as the tool does whose error it prints.
     "src/sim/render/",
-    // Reasons in Slurm's own field: ours are taken apart there, Slurm's are told from them.
+    // Reasons in Slurm's own field: fabricgate's are parsed there and distinguished from Slurm's.
     "src/engine/policy/drain_reason.rs",
     "src/engine/policy/lost_drains.rs",
     // `scontrol`, `salloc`, `squeue` and the API server.
@@ -194,15 +194,15 @@ const READERS: &[&str] = &[
     "src/control/gate/scontrol.rs",
 ];
 
-/// What sentences of this program are kept under.
+/// Fields that hold sentences of this program.
 const SENTENCES: &[&str] =
     &["detail", "message", "reason", "rule", "said", "summary", "what", "why"];
 
-/// How a text is taken apart.
+/// Methods that parse a text.
 const TAKES_APART: &[&str] =
     &["contains", "ends_with", "find", "split_once", "starts_with", "strip_prefix", "strip_suffix"];
 
-/// Decisions are made by values: a sentence that this program wrote is never read again.
+/// Decisions use values: the program never parses its own sentences.
 #[test]
 fn no_decision_reads_a_sentence_that_the_program_wrote() {
     let mut broken = Vec::new();
@@ -211,7 +211,7 @@ fn no_decision_reads_a_sentence_that_the_program_wrote() {
         if READERS.iter().any(|reader| name.starts_with(reader)) {
             continue;
         }
-        // A call may stand on a line of its own.
+        // A call may be on a separate line.
         let code: String = code(&path).lines().map(str::trim).collect::<Vec<_>>().join("\n");
         let code = code.replace("\n.", ".");
         for line in code.lines() {
@@ -263,7 +263,7 @@ fn only_exec_spawns_and_only_ffi_is_unsafe() {
     let mut wrong = Vec::new();
     for path in files("src", "rs") {
         let (file, source) = (name(&path), code(&path));
-        // What is done between fork and exec is done to a command of `exec`.
+        // Calls between fork and exec apply to a command of `exec`.
         let is_limits = file == "src/node/ffi/process_limits.rs";
         let spawns =
             (source.contains("process::Command") && !is_limits) || source.contains("Command::new(");
@@ -285,7 +285,7 @@ fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
         let (file, source) = (name(&path), code(&path));
         let is_gate = file.starts_with("src/control/gate");
         if source.contains("scheduler.change(") && !is_gate {
-            wrong.push(format!("{file} changes what a scheduler says"));
+            wrong.push(format!("{file} changes scheduler state"));
         }
         let is_shell =
             ["src/cli", "src/config", "src/control/sweep"].iter().any(|it| file.starts_with(it));
@@ -297,7 +297,7 @@ fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
 }
 
 #[test]
-fn every_source_says_what_it_is_for() {
+fn every_source_states_its_purpose() {
     let folders = ["src", "tests", "benches"];
     let sources = folders.iter().flat_map(|f| files(f, "rs"));
     let silent: Vec<String> = sources
@@ -322,7 +322,7 @@ fn files_stay_short() {
         .filter(|(size, _)| LONGEST_FILE < *size)
         .map(|(size, file)| format!("{file}: {size} lines"))
         .collect();
-    assert!(long.is_empty(), "over {LONGEST_FILE} lines, look for the seam:\n{}", long.join("\n"));
+    assert!(long.is_empty(), "over {LONGEST_FILE} lines, split it:\n{}", long.join("\n"));
     let sizes = sizes("src");
     let median = sizes[sizes.len() / 2].0;
     assert!(median <= MEDIAN_FILE, "the median source has {median} lines, over {MEDIAN_FILE}");
@@ -341,8 +341,8 @@ fn the_map_names_every_folder_of_the_machine() {
     assert!(missing.is_empty(), "ARCHITECTURE.md does not name src/{}", missing.join(", src/"));
 }
 
-/// The first cells of the table below this head, word by word.
-fn told_in(map: &str, head: &str) -> Vec<String> {
+/// The first cells of the table below this heading, split into words.
+fn cells_below(map: &str, head: &str) -> Vec<String> {
     let rows = map.split(head).nth(1).unwrap_or_else(|| panic!("{head}"));
     let rows = rows.split("\n\n").next().unwrap_or(rows).lines().skip(2);
     let cells = rows.filter_map(|row| row.split('|').nth(1));
@@ -368,7 +368,7 @@ fn exit_codes_are_the_documented_ones() {
     }
 }
 
-/// Formats of what is no JSON, with the schema of its tables.
+/// Formats other than JSON, with the schema of their tables.
 const IN_TOML: &[&str] = &["fabricgate.thresholds/1"];
 
 /// The formats of documents that a source names: `"fabricgate.KIND/NUMBER"`.
@@ -424,9 +424,9 @@ fn every_class_of_disagreement_is_documented() {
     }
     let made: BTreeSet<&str> =
         DisagreementClass::LISTED.iter().map(DisagreementClass::as_str).collect();
-    let told = told_in(&document, "\n| class | severity | what |");
-    let told: BTreeSet<&str> = told.iter().map(String::as_str).collect();
-    assert_eq!(told, made, "docs/claims.md and DisagreementClass differ");
+    let documented = cells_below(&document, "\n| class | severity | what |");
+    let documented: BTreeSet<&str> = documented.iter().map(String::as_str).collect();
+    assert_eq!(documented, made, "docs/claims.md and DisagreementClass differ");
 }
 
 /// Code decides by the enum, which the compiler follows; the names are for documents.
@@ -438,8 +438,8 @@ fn no_class_is_compared_as_a_string() {
         of_findings.chain(of_claims).filter(|it| it.contains('-')).collect();
     for path in files("src", "rs") {
         let name = name(&path);
-        // They define the names. A simulated fleet may be called as what it shows, and what a
-        // probe says of a problem has classes of its own.
+        // They define the names. A simulated fleet may have the name of its fault, and a probe's
+        // problems have their own classes.
         let exempt = [
             "src/model/finding_class.rs",
             "src/model/disagreement_class.rs",
@@ -490,25 +490,24 @@ fn every_setting_of_the_gate_is_documented_and_no_other() {
     for (head, fields) in [("\n| `[policy]` |", policy), ("\n| `[policy.marks]` |", marks)] {
         let rows = section(head);
         let keys = rows.lines().skip(2).filter_map(|row| row.split('|').nth(1));
-        let mut told: Vec<&str> =
+        let mut documented: Vec<&str> =
             keys.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
         let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-        told.sort_unstable();
+        documented.sort_unstable();
         fields.sort_unstable();
-        assert_eq!(told, fields, "docs/gate.md below {head:?} and the struct differ");
+        assert_eq!(documented, fields, "docs/gate.md below {head:?} and the struct differ");
     }
     let gate = fields("src/config/gate.rs", "GateSection");
     let shown = section("\n    [gate]\n");
-    let mut told: Vec<&str> =
+    let mut documented: Vec<&str> =
         shown.lines().filter_map(|row| row.split_once(" = ")).map(|it| it.0.trim()).collect();
     let mut gate: Vec<&str> = gate.iter().map(String::as_str).collect();
-    told.sort_unstable();
+    documented.sort_unstable();
     gate.sort_unstable();
-    assert_eq!(told, gate, "docs/gate.md below [gate] and the section differ");
+    assert_eq!(documented, gate, "docs/gate.md below [gate] and the section differ");
 }
 
-/// The keys that a row names behind its own, such as `a` and `b` of
-/// `key = { a = 1, b = 2 }`.
+/// The keys that a row names in its value, such as `a` and `b` of `key = { a = 1, b = 2 }`.
 fn keys_of(row: &str) -> Vec<String> {
     let words: Vec<&str> = row.split_whitespace().collect();
     let keys = words.windows(2).filter(|pair| pair[1] == "=").skip(1).map(|pair| pair[0]);
@@ -527,16 +526,18 @@ fn every_setting_of_the_watch_is_documented_and_no_other() {
         keys
     };
     let source = "src/config/watch.rs";
-    let section = fields(source, "WatchSection");
+    let section = fields(source, "WatchConfig");
     assert!(10 < section.len(), "the fields are found: {section:?}");
-    let told = rows.iter().map(|(key, _)| (*key).to_owned()).collect();
-    assert_eq!(sorted(told), sorted(section), "docs/watch.md below [watch] and the section differ");
-    for (key, name) in [
-        ("backoff", "WatchBackoffSection"),
-        ("profiles", "WatchProfilesSection"),
-        ("lease", "WatchLeaseSection"),
-    ] {
-        let row = rows.iter().find(|(told, _)| *told == key).expect("the row").1;
+    let documented = rows.iter().map(|(key, _)| (*key).to_owned()).collect();
+    assert_eq!(
+        sorted(documented),
+        sorted(section),
+        "docs/watch.md below [watch] and the section differ"
+    );
+    for (key, name) in
+        [("backoff", "WatchBackoff"), ("profiles", "WatchProfiles"), ("lease", "LeaseConfig")]
+    {
+        let row = rows.iter().find(|(documented, _)| *documented == key).expect("the row").1;
         assert_eq!(sorted(keys_of(row)), sorted(fields(source, name)), "docs/watch.md: {key}");
     }
 }

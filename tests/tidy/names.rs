@@ -1,21 +1,21 @@
-//! Names: a type is named once in the workspace, files and functions are named by the terms of the
-//! field.
+//! Names: a type is named once in the workspace, files and functions are named by the terms of
+//! the field.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use super::{files, name};
 
-/// Names that a trait of a library asks for (`type Value` of serde's `Visitor`).
+/// Names that a trait of a library requires (`type Value` of serde's `Visitor`).
 const ASSOCIATED: &[&str] = &["Item", "Value"];
 
-/// Names of functions that say nothing about the object they act on.
+/// Names of functions that state nothing about their object.
 const VAGUE: &[&str] = &[
     "acted", "again", "heard", "kept", "of", "one", "said", "shown", "taken", "tell", "then",
     "told", "words",
 ];
 
-/// Words of a private vocabulary that names of files had.
+/// Private vocabulary in former file names.
 const HOUSEHOLD: &[&str] = &[
     "abreast",
     "afterwards",
@@ -74,7 +74,7 @@ fn every_type_has_a_name_of_its_own() {
 }
 
 #[test]
-fn functions_name_what_they_act_on() {
+fn functions_name_their_object() {
     let mut wrong = Vec::new();
     for path in files("src", "rs") {
         let text = fs::read_to_string(&path).expect("a readable source");

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// As much of NVIDIA's driver for dynamic resource allocation as others see: the
-// devices of a node, the template that a ComputeDomain asks for, its nodes' label
-// and its status. Every process of the lab does it, and doing it twice is no harm.
+// The visible part of NVIDIA's driver for dynamic resource allocation: the devices of a node, the
+// template that a ComputeDomain requests, its nodes' label and its status. Every process of the
+// lab does it, and doing it twice is harmless.
 
 const (
 	gpuDriver     = "gpu.nvidia.com"
@@ -37,7 +37,7 @@ var domains = schema.GroupVersionResource{
 	Group: "resource.nvidia.com", Version: "v1beta1", Resource: "computedomains",
 }
 
-// publish tells the scheduler of the devices of a node.
+// publish announces the devices of a node to the scheduler.
 func (f *Fleet) publish(ctx context.Context, node *Node) error {
 	text := func(value string) resourcev1.DeviceAttribute { return resourcev1.DeviceAttribute{StringValue: &value} }
 	number := func(value int64) resourcev1.DeviceAttribute { return resourcev1.DeviceAttribute{IntValue: &value} }
@@ -86,8 +86,8 @@ func (f *Fleet) publish(ctx context.Context, node *Node) error {
 	return nil
 }
 
-// prepare says what keeps the claims of a pod from being usable, and does what a
-// driver does with those that are: a node takes part in one ComputeDomain at most.
+// prepare reports why the claims of a pod are not usable, and prepares the usable ones as a
+// driver does: a node takes part in one ComputeDomain at most.
 func (f *Fleet) prepare(ctx context.Context, run *Run) string {
 	pod := run.current()
 	for _, wanted := range pod.Spec.ResourceClaims {
@@ -128,7 +128,7 @@ func (f *Fleet) prepare(ctx context.Context, run *Run) string {
 	return ""
 }
 
-// unprepare takes nothing back: a node leaves a ComputeDomain when that goes.
+// unprepare releases nothing: a node leaves a ComputeDomain when that is deleted.
 func (f *Fleet) unprepare(context.Context, *Run) {}
 
 // join makes the node a part of a ComputeDomain.
@@ -253,7 +253,7 @@ func (f *Fleet) settle(ctx context.Context, seen *unstructured.Unstructured) err
 	if !slices.Contains(domain.GetFinalizers(), domainLabel) {
 		return nil
 	}
-	// What still runs there loses the memory of others under its feet.
+	// Processes that still run there lose access to the memory of others.
 	f.mu.Lock()
 	for _, run := range f.runs {
 		run.mu.Lock()

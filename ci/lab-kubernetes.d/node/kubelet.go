@@ -24,8 +24,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// certificate is made here, as a kubelet does without a configured one. Only the API
-// server may connect: otherwise any client could run programs with our rights.
+// certificate is made here, as a kubelet does without a configured one. Only the API server may
+// connect: otherwise any client could run programs with this process's rights.
 func certificate(clients string) (*tls.Config, error) {
 	own, key, err := cert.GenerateSelfSignedCertKey("lab-node", nil, nil)
 	if err != nil {
@@ -51,8 +51,8 @@ func certificate(clients string) (*tls.Config, error) {
 	return config, nil
 }
 
-// streams is what a container runtime serves: a client with one of its addresses,
-// which are valid once, gets a process.
+// streams is the service of a container runtime: a client with one of its addresses, which are
+// valid once, gets a process.
 func streams(f *Fleet) (streaming.Server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,7 +68,7 @@ func streams(f *Fleet) (streaming.Server, error) {
 	return server, nil
 }
 
-// kubelet serves what the API server asks of a kubelet.
+// kubelet serves the API server's requests to a kubelet.
 func (f *Fleet) kubelet() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", f.exec)
@@ -83,8 +83,8 @@ func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// exec hands the stream on to the runtime's address, the way a kubelet of 1.36
-// does: a websocket with closable streams is translated, all else goes through.
+// exec forwards the stream to the runtime's address, the way a kubelet of 1.36 does: a websocket
+// with closable streams is translated, all else goes through.
 func (f *Fleet) exec(w http.ResponseWriter, request *http.Request) {
 	options, err := remotecommand.NewOptions(request)
 	if err != nil {
@@ -122,7 +122,7 @@ func (f *Fleet) exec(w http.ResponseWriter, request *http.Request) {
 	handler.ServeHTTP(w, request)
 }
 
-// logs answers with what the container wrote, of both streams.
+// logs answers with the container's output, of both streams.
 func (f *Fleet) logs(w http.ResponseWriter, request *http.Request) {
 	run := f.find(request.PathValue("namespace"), request.PathValue("pod"))
 	if run == nil {
@@ -157,7 +157,7 @@ func (f *Fleet) logs(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// containers runs what comes through a stream.
+// containers serves one stream.
 type containers struct{ fleet *Fleet }
 
 func (c containers) Exec(_ context.Context, id string, command []string, in io.Reader, out, failed io.WriteCloser,

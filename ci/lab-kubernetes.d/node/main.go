@@ -1,16 +1,15 @@
-// The test node of the Kubernetes lab: one process that plays many nodes against
-// a real API server. It registers them, keeps them alive, runs what is bound to
-// them as processes of this machine, and serves the part of a kubelet's API that
-// the API server requests when a user executes a command in a pod or reads a
-// log: through the code of Kubernetes itself (k8s.io/cri-streaming, and the
-// stream translation of k8s.io/apiserver).
+// The test node of the Kubernetes lab: one process that simulates many nodes against a real API
+// server. It registers them, keeps them alive, runs the pods bound to them as processes of this
+// machine, and serves the part of a kubelet's API that the API server requests when a user
+// executes a command in a pod or reads a log: through the code of Kubernetes itself
+// (k8s.io/cri-streaming, and the stream translation of k8s.io/apiserver).
 //
-// It isolates nothing: pods see this machine's files, processes and network, and
-// are root where this is. Each node has a loopback address of its own, which its
-// pods share. Volumes are mounted for the pod alone, which only root can.
+// It isolates nothing: pods see this machine's files, processes and network, and are root if this
+// process is. Each node has a separate loopback address, which its pods share. Volumes are
+// mounted for the pod alone, which only root can.
 //
-// It is told what to do by lines of JSON on standard input and answers each with
-// one line on standard output, in order:
+// It reads commands as lines of JSON on standard input and answers each with one line on standard
+// output, in order:
 //
 //	{"do":"add","node":{"name":"a1","gpus":4,"labels":{},"taints":[],...}}
 //	{"do":"reboot","node":{"name":"a1"}}      its processes die, it has another boot ID
@@ -18,9 +17,8 @@
 //	{"do":"remove","node":{"name":"a1"}}      its processes die, the Node object goes
 //	{"do":"pods"}                             what runs: node, pod, process
 //
-// When standard input ends, it ends, and all it started dies with it; the Node
-// objects stay and fall silent, as those of a machine without power. With -stay
-// it ends by a signal only.
+// When standard input ends, it ends with all its child processes; the Node objects stay and fall
+// silent, as those of a machine without power. With -stay it ends by a signal only.
 package main
 
 import (
@@ -49,14 +47,14 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 )
 
-// Fleet is everything this process plays.
+// Fleet is the set of simulated nodes.
 type Fleet struct {
 	config  *rest.Config
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
-	// Where logs of pods go, and the mark of the lab in every process's environment.
+	// Folder of the pods' logs, and the mark of the lab in every process's environment.
 	folder, mark string
-	// In front of the PATH of pods; what an image without a command runs.
+	// In front of the PATH of pods; the default command of an image.
 	path, entrypoint string
 	certificate      *tls.Config
 	streams          streaming.Server
@@ -129,7 +127,7 @@ func start(ctx context.Context, kubeconfig, clients, folder, mark, path, entrypo
 	if err != nil {
 		return nil, err
 	}
-	// Many nodes ask at once, each of which would have a limit of its own.
+	// Many nodes send requests concurrently, each of which would have its own limit.
 	config.QPS, config.Burst = -1, 0
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -169,7 +167,7 @@ func start(ctx context.Context, kubeconfig, clients, folder, mark, path, entrypo
 	return fleet, fleet.drive(ctx)
 }
 
-// watch follows all pods: which of them are ours is told by their node's name.
+// watch follows all pods: their node's name identifies those of this process.
 func (f *Fleet) watch(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactory(f.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
@@ -243,7 +241,7 @@ func (f *Fleet) carryOut(ctx context.Context, order Order) (Answer, error) {
 	return Answer{}, fmt.Errorf("cannot %q", order.Do)
 }
 
-// end kills what runs. What the API server knows of it is for others to notice.
+// end kills the running pods. The API server's record is left to other parts.
 func (f *Fleet) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

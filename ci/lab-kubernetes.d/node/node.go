@@ -27,8 +27,8 @@ const (
 	gpus = corev1.ResourceName("nvidia.com/gpu")
 	// How often a kubelet renews its lease.
 	heartbeat = 10 * time.Second
-	// What the API server of 1.36 looks for before it hands a websocket through
-	// instead of translating it (pkg/registry/core/pod/rest/subresources.go).
+	// The feature that the API server of 1.36 checks before it forwards a websocket instead of
+	// translating it (pkg/registry/core/pod/rest/subresources.go).
 	websockets = "ExtendWebSocketsToKubelet"
 )
 
@@ -38,10 +38,10 @@ type NodeSpec struct {
 	// GPUs as a device plugin offers them, or, with DRA, as a driver does.
 	GPUs *int `json:"gpus"`
 	DRA  bool `json:"dra"`
-	// Besides those that a kubelet and the feature discovery write.
+	// In addition to those that a kubelet and the feature discovery write.
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
-	// As `kubelet --register-with-taints`: there from the first moment.
+	// As `kubelet --register-with-taints`: present from the first moment.
 	Taints []corev1.Taint `json:"taints"`
 	Boot   string         `json:"boot"`
 	Ready  *bool          `json:"ready"`
@@ -49,7 +49,7 @@ type NodeSpec struct {
 	OldKubelet bool `json:"old_kubelet"`
 }
 
-// Node is one that this process plays.
+// Node is a node that this process simulates.
 type Node struct {
 	name, address string
 	port          int32
@@ -64,8 +64,8 @@ type Node struct {
 	ready bool
 }
 
-// addressOf is a loopback address that belongs to the name: pods on different
-// nodes can tell each other apart, and find each other, by it.
+// addressOf is a loopback address derived from the name: pods on different nodes can distinguish
+// and find each other by it.
 func addressOf(name string) string {
 	hash := fnv.New32a()
 	hash.Write([]byte(name))
@@ -117,7 +117,7 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	f.mu.Lock()
 	f.nodes[spec.Name] = node
 	f.mu.Unlock()
-	// Those that were bound to it before it was here.
+	// Pods that were bound to it before this process started.
 	for _, seen := range f.pods.List() {
 		if pod := seen.(*corev1.Pod); pod.Spec.NodeName == node.name {
 			f.saw(pod)
@@ -127,7 +127,7 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	return Answer{Address: node.address, Boot: node.boot}, nil
 }
 
-// register makes the Node, or takes the one that is there, as a kubelet does.
+// register creates the Node, or adopts an existing one, as a kubelet does.
 func (f *Fleet) register(ctx context.Context, node *Node) error {
 	labels := map[string]string{
 		"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
@@ -209,7 +209,7 @@ func (n *Node) status() corev1.NodeStatus {
 	return status
 }
 
-// keepAlive renews the node's lease until it is told to stop.
+// keepAlive renews the node's lease until its context ends.
 func (f *Fleet) keepAlive(ctx context.Context, node *Node) {
 	holder, seconds := node.name, int32(40)
 	leases := f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)

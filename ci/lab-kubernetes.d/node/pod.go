@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Run is a pod that is bound to one of our nodes, from when it was seen until it
-// is gone. It runs its containers of initialisation and then its only other one.
+// Run is a pod that is bound to one of this process's nodes, from its first sight until it is
+// gone. It runs its init containers and then its only other one.
 type Run struct {
 	fleet *Fleet
 	node  *Node
@@ -38,7 +38,7 @@ type Run struct {
 	environment []string
 	started     metav1.Time
 	restarts    int32
-	// It sees mounts of its own.
+	// It has a mount namespace.
 	isMounted bool
 	// Its readiness probe succeeded, or it has none.
 	ready bool
@@ -48,7 +48,7 @@ type Run struct {
 	conditions map[corev1.PodConditionType]corev1.PodCondition
 }
 
-// saw takes in what the API server says of a pod.
+// saw records the API server's state of a pod.
 func (f *Fleet) saw(pod *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func (f *Fleet) saw(pod *corev1.Pod) {
 	}
 }
 
-// lost ends what belongs to a pod that is no more.
+// lost ends the processes of a deleted pod.
 func (f *Fleet) lost(pod *corev1.Pod) {
 	f.mu.Lock()
 	run := f.runs[pod.UID]
@@ -135,7 +135,7 @@ func (r *Run) current() *corev1.Pod {
 
 func (r *Run) container() *corev1.Container { return &r.current().Spec.Containers[0] }
 
-// live is a pod's life on a node, to its end.
+// live runs a pod on a node, to its end.
 func (r *Run) live() {
 	ctx, done := context.WithCancel(context.Background())
 	defer done()
@@ -155,7 +155,7 @@ func (r *Run) live() {
 	switch pod := r.current(); {
 	case over(pod.Status.Phase):
 	case pod.Status.Phase == corev1.PodRunning:
-		// Ran under another process of the lab, which is dead, and with it the pod's.
+		// It ran under another process of the lab, which is dead, and so is the pod's.
 		r.report(ctx, corev1.PodFailed, "", "", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", FinishedAt: metav1.Now(),
 		}})
@@ -178,7 +178,7 @@ func over(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// work runs the container as often as its policy says.
+// work runs the container as often as its restart policy requires.
 func (r *Run) work(ctx context.Context) {
 	if reason, message := r.admit(); reason != "" {
 		r.report(ctx, corev1.PodFailed, reason, message, corev1.ContainerState{})
@@ -196,15 +196,15 @@ func (r *Run) work(ctx context.Context) {
 	waiting := func(reason, message string) corev1.ContainerState {
 		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 	}
-	// Until all is there that the container needs; asked again every time.
-	said := ""
+	// Until all requirements of the container exist; checked again every time.
+	reported := ""
 	for begin := time.Now(); ; {
 		reason, message := r.wants(ctx, time.Since(begin))
 		if reason == "" {
 			break
 		}
-		if now := reason + message; now != said {
-			said = now
+		if now := reason + message; now != reported {
+			reported = now
 			r.report(ctx, corev1.PodPending, "", "", waiting(reason, message))
 		}
 		select {
@@ -238,7 +238,7 @@ func (r *Run) work(ctx context.Context) {
 			}
 		}
 		r.sweep()
-		// Those of a real node are tried again where the policy says so.
+		// A real node retries as the policy requires.
 		if code != 0 {
 			r.report(ctx, corev1.PodFailed, "", fmt.Sprintf("initialisation ended with %d", code), waiting("PodInitializing", ""))
 			return
@@ -357,9 +357,8 @@ func requested(pod *corev1.Pod) int64 {
 	return sum
 }
 
-// wants says what the container waits for, and nothing when all is there. The
-// name of an image says how it fares: missing:* cannot be had, slow:N takes N
-// seconds.
+// wants returns the container's missing requirement, or nothing when all exist. The name of an
+// image decides its fate: missing:* cannot be pulled, slow:N takes N seconds.
 func (r *Run) wants(ctx context.Context, waited time.Duration) (string, string) {
 	image := r.container().Image
 	name, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
@@ -384,7 +383,7 @@ func (r *Run) wants(ctx context.Context, waited time.Duration) (string, string) 
 	return "", ""
 }
 
-// report writes the status, again and again where the server cannot take it now.
+// report writes the status, and retries while the server cannot accept it.
 func (r *Run) report(ctx context.Context, phase corev1.PodPhase, reason, message string, state corev1.ContainerState) {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": r.uid},
@@ -504,8 +503,7 @@ func (r *Run) ask(ctx context.Context, probe *corev1.Probe, running corev1.Conta
 	}
 }
 
-// remove is the last word on a pod: what the kubelet says when nothing of it is
-// left on the node.
+// remove is the last report on a pod: the kubelet's, when no process of it is left on the node.
 func (r *Run) remove(ctx context.Context) {
 	pod, zero := r.current(), int64(0)
 	for ctx.Err() == nil && !r.silent() {

@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// What processes of pods carry, so that they are found whatever they became.
+// Mark of pods' processes, by which they are found in any state.
 const podMark = "FABRICGATE_LAB_POD="
 
 func (r *Run) log() string { return filepath.Join(r.fleet.folder, string(r.uid)+".log") }
@@ -43,7 +43,7 @@ func (r *Run) silent() bool {
 	return r.dead && !r.finished
 }
 
-// fork starts a process of its own session that dies with this one.
+// fork starts a process in a new session that dies with this one.
 func (f *Fleet) fork(command *exec.Cmd) error {
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = &syscall.SysProcAttr{}
@@ -143,7 +143,7 @@ func exitCode(err error) int {
 	return ended.ExitCode()
 }
 
-// terminate asks, waits for as long as the pod grants, and kills.
+// terminate sends SIGTERM, waits for the pod's grace period, and kills.
 func (r *Run) terminate(ended <-chan int) int {
 	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	pod := r.current()
@@ -168,7 +168,7 @@ func (r *Run) terminate(ended <-chan int) int {
 	return <-ended
 }
 
-// kill ends everything of the pod, for good.
+// kill ends all processes of the pod, for good.
 func (r *Run) kill() {
 	r.mu.Lock()
 	r.dead = true
@@ -176,8 +176,8 @@ func (r *Run) kill() {
 	r.sweep()
 }
 
-// sweep kills whatever carries the pod's mark, whichever group it moved to, as a
-// container's end does; again until nothing is left that could have forked.
+// sweep kills every process with the pod's mark, in any process group, as a container's end does;
+// it repeats until no process is left that could have forked.
 func (r *Run) sweep() {
 	mark := []byte("\x00" + podMark + string(r.uid) + "\x00")
 	for range 20 {
@@ -200,9 +200,8 @@ func (r *Run) sweep() {
 	}
 }
 
-// exec runs one more command in the container. What happens when the client goes
-// away is what containerd does: standard input ends, output is thrown away, the
-// process goes on.
+// exec runs one more command in the container. When the client disconnects it behaves as
+// containerd does: standard input ends, output is discarded, the process continues.
 func (r *Run) exec(words []string, in io.Reader, out, failed io.WriteCloser) error {
 	r.mu.Lock()
 	environment, leader, isMounted := r.environment, r.leader, r.isMounted
@@ -298,7 +297,7 @@ func (r *Run) exec(words []string, in io.Reader, out, failed io.WriteCloser) err
 		return fmt.Errorf("failed to exec in container: %w", err)
 	}
 	code := exitCode(command.Wait())
-	// What it left behind may hold its streams open.
+	// Its leftover processes may hold its streams open.
 	patience := time.After(2 * time.Second)
 	for _, done := range copied {
 		select {
@@ -320,8 +319,7 @@ func writerOrNil(stream io.WriteCloser) io.Writer {
 	return stream
 }
 
-// variables is the environment of the container, and nothing of this process's
-// but its PATH.
+// variables is the environment of the container, and only PATH of this process's.
 func (r *Run) variables(ctx context.Context, container *corev1.Container) (map[string]string, error) {
 	pod := r.current()
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(r.fleet.config.Host, "https://"))
@@ -435,8 +433,7 @@ func listed(environment map[string]string) []string {
 	return list
 }
 
-// expanded puts values in the place of $(NAME); $$ is a dollar, and what is not
-// known stays.
+// expanded replaces $(NAME) by its value; $$ is a dollar, and unknown names stay.
 func expanded(text string, values map[string]string) string {
 	var out strings.Builder
 	for text != "" {

@@ -18,11 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What a process is given in front of itself when this program is asked to make
-// its files and then become it.
+// Arguments in front of a process's command that make this program create its files and then exec
+// it.
 const inside = "inside"
 
-// Where processes read in which boot they run.
+// Files in which processes read their boot.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
 // Mount is a folder that a container sees somewhere else.
@@ -32,16 +32,16 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only"`
 }
 
-// Inside is what to do before a container's command runs.
+// Inside lists the actions before a container's command runs.
 type Inside struct {
-	// Empty, for what is put over folders of this machine.
+	// Empty for mounts over folders of this machine.
 	Scratch string  `json:"scratch"`
 	Mounts  []Mount `json:"mounts"`
 }
 
-// enter runs in a mount namespace of its own: it puts volumes where the container
-// wants them and becomes its command. Folders that this machine lacks are made in
-// a layer that only the container sees.
+// enter runs in a separate mount namespace: it mounts volumes at the container's paths and
+// executes its command. Folders that this machine lacks are created in a layer that only the
+// container sees.
 func enter(spec string, words []string) error {
 	var about Inside
 	if err := json.Unmarshal([]byte(spec), &about); err != nil {
@@ -64,7 +64,7 @@ func enter(spec string, words []string) error {
 			if there, err = filepath.EvalSymlinks(there); err != nil {
 				return err
 			}
-			// A layer over the root would be beside the one that we look from.
+			// A layer over the root would be next to the one in use, not above it.
 			if there == "/" {
 				return fmt.Errorf("%s: the lab makes no folders in /", mount.To)
 			}
@@ -164,14 +164,14 @@ func settled(process int) {
 	}
 }
 
-// volume is the folder of a volume, filled once in a pod's life.
+// volume is the folder of a volume, filled once per pod.
 func (r *Run) volume(ctx context.Context, folder, name string) (string, error) {
 	pod := r.current()
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Name != name {
 			continue
 		}
-		// Every pod has this one, and most never look at it.
+		// Every pod has this one, and most never read it.
 		if os.Geteuid() != 0 && strings.HasPrefix(name, "kube-api-access-") {
 			return "", nil
 		}
@@ -282,8 +282,8 @@ func (r *Run) project(ctx context.Context, at string, sources ...corev1.VolumePr
 	return nil
 }
 
-// token asks for one of the pod's account, bound to the pod. It is not renewed:
-// a lab is not up for so long.
+// token requests a token of the pod's account, bound to the pod. It is not renewed: no lab runs
+// for so long.
 func (r *Run) token(ctx context.Context, wanted *corev1.ServiceAccountTokenProjection) (string, error) {
 	pod := r.current()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{

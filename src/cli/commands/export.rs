@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cli::stdout::Globals;
 use crate::cli::stored_run::MapTrustArgs;
-use crate::cli::{collect_claims, expectations, report_output, run_lookup, stdout, stored_run};
+use crate::cli::{collect_claims, report_output, run_lookup, stdout, stored_run};
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::sources::slurm;

@@ -259,10 +259,9 @@ pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
         .find(|name| program.file_name().is_some_and(|f| f == **name))?;
     let scenario = std::env::var_os(SCENARIO)?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let args_of_program: Vec<String> =
-        words.map(|word| word.to_string_lossy().into_owned()).collect();
-    let (name, words) = match parse_rank_command(name, &args_of_program) {
-        None => ((*name).to_owned(), args_of_program),
+    let program_args: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let (name, words) = match parse_rank_command(name, &program_args) {
+        None => ((*name).to_owned(), program_args),
         // Rank 0 prints the results of all ranks; the others print nothing.
         Some(None) => return Some(Ok(exit::PASS)),
         Some(Some(launched)) => ("mpirun".to_owned(), launched),

@@ -213,7 +213,7 @@ pub fn choose_placement(
     let (wanted, has) =
         (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
     if asked.count == 0 || parts.len() < asked.count {
-        return Err(few(format!("{wanted} requested, {has} can be chosen")));
+        return Err(few(format!("{wanted} requested, {has} eligible")));
     }
     let mut choices = Vec::new();
     for way in &asked.rules {
@@ -228,11 +228,12 @@ pub fn choose_placement(
                 }
                 PlacementRule::Spare => {
                     format!(
-                        "without {wanted}, found no remaining set that was all measured with each other"
+                        "without {wanted}, found no remaining set that was all measured with each \
+                         other"
                     )
                 }
             };
-            few(format!("{what} ({has} can be chosen)"))
+            few(format!("{what} ({has} eligible)"))
         })?;
         choices.push(choice);
     }

@@ -166,13 +166,13 @@ pub fn conclude(acceptance: &mut Acceptance) {
             (
                 AcceptanceOutcome::Unknown,
                 format!(
-                    "{}: more than the {} that is accepted",
+                    "{}: more than the accepted {}",
                     describe_drift(drift),
                     format_share(asked.drift)
                 ),
             )
         } else {
-            let mut reason = format!("passed all of {} rounds", node.passed);
+            let mut reason = format!("passed all {} rounds", node.passed);
             if let Some(drift) = &node.drift {
                 reason.push_str(&format!("; {}", describe_drift(drift)));
             }
@@ -194,7 +194,10 @@ pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Ve
     let comes_to = burn_in_termination::overall_outcome(acceptance);
     if comes_to != acceptance.accepted {
         let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
-        wrong.push(format!("the document's overall result is {says}, but its nodes give {is}"));
+        wrong.push(format!(
+            "the document's overall result is {says}, but the result of its nodes \
+             is {is}"
+        ));
     }
     if acceptance.state != BurnInState::Complete {
         untold.push("the burn-in did not run to completion".to_owned());
@@ -296,8 +299,8 @@ pub fn list_notes(acceptance: &Acceptance) -> Vec<String> {
     }
     for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
         notes.push(format!(
-            "round {} was repeated: a node was bad or lost in it; a node that was only unknown in \
-             it is not counted against",
+            "round {} was repeated because a node was bad or lost in it; it does not count for \
+             nodes that were only unknown in it",
             round.round
         ));
     }

@@ -62,7 +62,7 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
         it.rounds[1].nodes[0].boot_id = Some("other".to_owned());
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
         it.asked.clean_rounds = Some(2);
-        let why = "2 rounds in a row were clean".to_owned();
+        let why = "2 consecutive rounds were clean".to_owned();
         it.stop = Some(BurnInStop { rule: StopRule::CleanRounds, after_round: 3, why });
     });
     assert_eq!(node.accepted, AcceptanceOutcome::Pass, "{}", node.reason);

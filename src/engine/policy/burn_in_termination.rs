@@ -53,7 +53,7 @@ pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, Bu
     // A fault of the node is more specific than doubt about its domain.
     for (node, gpus) in find_throttled_gpus(seen.recordings) {
         let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
-        let why = format!("GPU {} throttled because it is too hot", gpus.join(", "));
+        let why = format!("GPU {} throttled because of its temperature", gpus.join(", "));
         out.insert(node, stop(StopRule::TooHot, why));
     }
     for verdict in seen.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Failed) {
@@ -110,7 +110,7 @@ fn find_frozen_nodes(seen: &BurnInObservation<'_>) -> Vec<(NodeName, String)> {
         let bad = domain.nodes.iter().filter(is_bad).count();
         if seen.freeze_domain <= bad {
             let why =
-                format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
+                format!("{bad} nodes of {} became bad in one round: a common cause", domain.name);
             frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
         }
     }
@@ -303,7 +303,7 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
             .take_while(|round| round.outcome == Some(Outcome::Pass))
             .count();
         if clean as usize <= row {
-            return stop(StopRule::CleanRounds, format!("{row} rounds in a row were clean"));
+            return stop(StopRule::CleanRounds, format!("{row} consecutive rounds were clean"));
         }
     }
     if let Some(wanted) = asked.hours

@@ -221,7 +221,7 @@ fn issue(
             continue;
         }
         if acted.is_some_and(|it| it.ledger.drains.contains_key(node)) {
-            refuse("it passed, and is certified once fabricgate releases it".to_owned());
+            refuse("it passed, and is certified when fabricgate releases it".to_owned());
             continue;
         }
         let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
@@ -374,7 +374,7 @@ pub fn explain_expiry(certificate: &Certificate, now: i64) -> Option<String> {
         return Some(format!("voided {}: {}", voided.at, voided.why));
     }
     if certificate.scope.is_none() {
-        return Some("it does not name the boundaries that the run measured across".to_owned());
+        return Some("it does not name the boundaries across which the run measured".to_owned());
     }
     if certificate.expires_unix <= now {
         return Some(format!("expired {}", certificate.expires));
@@ -455,9 +455,9 @@ fn explain_other_gpus(then: &[String], now: &[String]) -> Option<String> {
     let gone = was.difference(&is).count();
     match (new, gone) {
         (0, 0) if then == now => None,
-        (0, 0) => Some("its GPUs are in another order than when it was certified".to_owned()),
-        (0, gone) => Some(format!("{gone} of the {} GPUs that were certified are gone", was.len())),
-        (new, _) => Some(format!("{new} of its {} GPUs are not those certified", is.len())),
+        (0, 0) => Some("its GPUs are in another order than at certification".to_owned()),
+        (0, gone) => Some(format!("{gone} of the {} certified GPUs are missing", was.len())),
+        (new, _) => Some(format!("{new} of its {} GPUs are not the certified ones", is.len())),
     }
 }
 

@@ -311,7 +311,7 @@ fn a_node_that_we_drained_waits_for_its_release() {
         clean: Vec::new(),
     };
     world.ledger.drains.insert("n1".into(), drain);
-    assert!(world.refused().contains("once fabricgate releases it"));
+    assert!(world.refused().contains("when fabricgate releases it"));
 }
 
 #[test]

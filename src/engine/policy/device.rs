@@ -64,7 +64,7 @@ fn accused(findings: &[&Finding]) -> Result<u32, String> {
     let mut one = None;
     for finding in findings {
         if finding.class == FindingClass::GpuMissing {
-            return Err("a missing GPU cannot be taken out".to_owned());
+            return Err("a missing GPU cannot be taken out of service".to_owned());
         }
         let is_own = matches!(finding.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         match finding.locus.gpu.filter(|_| is_own && finding.locus.peer.is_none()) {

@@ -266,8 +266,8 @@ impl<'a> DrainPlanner<'a> {
         let met = self.measured_groups.get_or_init(|| MeasuredGroups::from_claims(fleet));
         let reached = class_actions::describe_other_domain(suspect.node, fleet, met);
         reached.map(|place| format!("it reaches {place}")).ok_or_else(|| {
-            "it is not in the domain it is claimed to be in, and no measurement shows which other \
-             domain it reaches; a drain would destroy what a correct label keeps"
+            "it is not in its claimed domain, and no measurement shows which other domain it \
+             reaches; a corrected label would keep it usable, a drain would not"
                 .to_owned()
         })
     }

@@ -124,11 +124,11 @@ impl<'a> DrainPrices<'a> {
             SoftFaults::Price => {}
         }
         let Some(price) = price else {
-            return DrainTradeoff::Drain("the cost of the drain is not known".to_owned());
+            return DrainTradeoff::Drain("the cost of the drain is unknown".to_owned());
         };
         let Some(ratio) = found.deciding_share().filter(|ratio| ratio.is_finite()) else {
             return DrainTradeoff::Drain(format!(
-                "the drain costs {price:.2} schedulable nodes; the loss is not known"
+                "the drain costs {price:.2} schedulable nodes; the loss is unknown"
             ));
         };
         let lost = (1.0 - ratio).clamp(0.0, 1.0);

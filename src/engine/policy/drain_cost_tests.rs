@@ -58,7 +58,7 @@ fn what_is_not_known_leaves_the_plain_budgets() {
     let plan = unsaid.plan();
     assert_eq!(unsaid.proposed(), ["drain d0n0"]);
     assert_eq!(plan.actions[0].price, None);
-    assert!(plan.actions[0].why.contains("not known"), "{}", plan.actions[0].why);
+    assert!(plan.actions[0].why.contains("unknown"), "{}", plan.actions[0].why);
     let mut no_ratio = world(0.056, 1);
     no_ratio.verdicts.findings[0].ratio = None;
     assert_eq!(no_ratio.proposed(), ["drain d0n0"]);

@@ -151,7 +151,7 @@ impl DrainOverviewBuilder<'_> {
         row: &DrainOverviewRow,
     ) -> (DrainStanding, Option<String>, String) {
         let unknown = |why: &str| (DrainStanding::Unknown, None, why.to_owned());
-        let Some(live) = self.live else { return unknown("ask the scheduler again") };
+        let Some(live) = self.live else { return unknown("query the scheduler again") };
         let Some(live) = live.nodes.get(node) else {
             if !live.troubles.is_empty() {
                 return unknown("the scheduler's answer could not be read in full");

@@ -35,13 +35,14 @@ pub(super) fn explain_unusable(situation: &Situation<'_>, policy: &Policy) -> Op
     let (run, now) = (situation.run, situation.now);
     if !run.real && !policy.simulated {
         return Some(
-            "the run measured no nodes, but a simulated fabric or a stored run (policy.simulated)"
+            "the run measured a simulated fabric or replayed a stored run, and no nodes \
+             (policy.simulated)"
                 .to_owned(),
         );
     }
     let created = clean(&run.created);
     if run.created_unix <= 0 {
-        return Some("the time of the run is not known".to_owned());
+        return Some("the time of the run is unknown".to_owned());
     }
     let age = now.unix.saturating_sub(run.created_unix);
     if is_in_future(run.created_unix, now.unix) {
@@ -95,10 +96,10 @@ pub(super) fn explain_reboot(
             let (now, then) = (name(node.boot_id.as_deref()), name(measured));
             Some(match measured {
                 Some(_) => format!(
-                    "it has booted since it was measured (it is boot {now}, measured was {then})"
+                    "it has booted since it was measured (present boot {now}, measured boot {then})"
                 ),
                 None => {
-                    format!("the run does not name the boot that it measured (it is boot {now})")
+                    format!("the run does not name the boot that it measured (present boot {now})")
                 }
             })
         }
@@ -169,7 +170,8 @@ pub(super) fn explain_acknowledged(
     }
     let at = clean(&undone.stamp.at);
     Some(format!(
-        "its drain ({}) was undone by hand, seen at {at}; same evidence, and that was respected",
+        "its drain ({}) was undone manually, observed at {at}; the evidence is the same, so the \
+         undo is respected",
         clean(&undone.drain.action.reason)
     ))
 }

@@ -27,7 +27,7 @@ fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
             "the run is 24 hours old",
         ),
         (|w| w.run.created_unix = NOW + 301, "a clock has jumped"),
-        (|w| w.run.created_unix = 0, "the time of the run is not known"),
+        (|w| w.run.created_unix = 0, "the time of the run is unknown"),
         (|w| w.run.real = false, "simulated fabric"),
     ] {
         let mut world = world();
@@ -113,7 +113,10 @@ fn undone(ago: i64) -> PolicyFixture {
 fn an_undo_stands_against_the_same_evidence() {
     let world = undone(3_600);
     let why = world.why("d0n0");
-    assert!(why.contains("undone by hand, seen at 3600 s ago; same evidence"), "{why}");
+    assert!(
+        why.contains("undone manually, observed at 3600 s ago; the evidence is the same"),
+        "{why}"
+    );
     for ratio in [0.95, 0.9, 0.88, 0.8721] {
         let mut same = undone(3_600);
         same.verdicts.findings[0].ratio = Some(ratio);
@@ -179,8 +182,11 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     let mut other = named();
     other.node("d0n0").boot_id = Some("boot-of-today\u{1b}".to_owned());
     let why = other.why("d0n0");
-    assert!(why.contains("it has booted since it was measured (it is boot boot-of-today"), "{why}");
-    assert!(why.contains("measured was boot-d0n0") && !why.contains('\u{1b}'), "{why}");
+    assert!(
+        why.contains("it has booted since it was measured (present boot boot-of-today"),
+        "{why}"
+    );
+    assert!(why.contains("measured boot boot-d0n0") && !why.contains('\u{1b}'), "{why}");
     // If the run does not name it, it is unknown, unless times decide.
     let mut untold = named();
     untold.boots.clear();
@@ -206,7 +212,7 @@ fn an_undo_is_of_the_machine_and_the_boot_that_it_was_made_on() {
         change(&mut world);
         world
     };
-    assert!(undone(|_| ()).why("d0n0").contains("undone by hand"));
+    assert!(undone(|_| ()).why("d0n0").contains("undone manually"));
     let booted = undone(|world| {
         world.node("d0n0").boot_id = Some("b-2".to_owned());
         world.boots.insert("d0n0".into(), "b-2".to_owned());

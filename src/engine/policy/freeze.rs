@@ -122,9 +122,8 @@ fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
     let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
     (!nodes.is_empty()).then(|| {
         format!(
-            "the journal contains no action, and a gate has marked {}: check whether the state \
-             folder is in its place and mounted, or whether another gate with its own state \
-             folder runs here",
+            "the journal contains no action, and a gate has marked {}: check that the state \
+             folder is mounted, and that no other gate with its own state folder runs here",
             clean(&nodes)
         )
     })

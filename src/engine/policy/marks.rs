@@ -71,7 +71,7 @@ impl MarkNames {
         }
         if self.verified == self.degraded {
             return Err(format!(
-                "{} cannot be the feature both of nodes that passed and of nodes that did not",
+                "{} cannot be the feature of both nodes that passed and nodes that did not",
                 self.verified
             ));
         }

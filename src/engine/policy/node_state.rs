@@ -96,7 +96,7 @@ const STATE_FLAGS: &[(&str, NodeStateFlag, &str)] = &[
     ("PLANNED", NodeStateFlag::Reserved, "is planned for a job"),
     ("RESERVED", NodeStateFlag::Reserved, "is reserved"),
     ("MAINTENANCE", NodeStateFlag::Reserved, "is in a maintenance reservation"),
-    ("BLOCKED", NodeStateFlag::Reserved, "is blocked by a job that holds its block alone"),
+    ("BLOCKED", NodeStateFlag::Reserved, "is blocked by a job that holds its block exclusively"),
     ("RESUME", NodeStateFlag::Transitional, "is being resumed"),
     ("UNDRAIN", NodeStateFlag::Transitional, "is being resumed"),
     // Additional flags of Kubernetes nodes.
@@ -188,8 +188,8 @@ fn describe_drain(node: &SchedulerNode) -> String {
         return format!("it is drained ({})", display_reason(node));
     }
     format!(
-        "it has the taint {DEGRADED} without the annotation {REASON}, which the gate does not take \
-         away: `kubectl taint node {} {DEGRADED}:NoSchedule-` does",
+        "it has the taint {DEGRADED} without the annotation {REASON}; the gate does not remove \
+         such a taint: `kubectl taint node {} {DEGRADED}:NoSchedule-` does",
         clean(node.name.as_str())
     )
 }
@@ -321,8 +321,8 @@ pub(super) fn is_unrecorded_drain(node: &SchedulerNode, ledger: &JournalState) -
 /// Describes such a node and the commands for it.
 pub fn describe_unrecorded(node: &SchedulerNode) -> String {
     format!(
-        "its reason is in fabricgate's form and not in this journal: {}; another gate wrote it, or \
-         its record was lost: `fabricgate gate adopt {} --why TEXT` takes it over",
+        "its reason is in fabricgate's form and not in this journal: {}; another gate wrote it, \
+         or its record was lost: `fabricgate gate adopt {} --why TEXT` adopts it",
         display_reason(node),
         clean(node.name.as_str())
     )
@@ -341,9 +341,9 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
     ];
     for (kind, then) in wait.into_iter().zip([
         "no node exists to drain now",
-        "its state is not known; try again",
-        "look again after that",
-        "look again after that",
+        "its state is unknown; try again",
+        "check again after that",
+        "check again after that",
     ]) {
         if let Some(told) = describe_flags(node, &[kind]) {
             return Some(format!("{told}: {then}"));
@@ -413,7 +413,10 @@ pub fn explain_no_release(node: &SchedulerNode, ledger: &JournalState) -> Option
         DrainOwner::NotDrained => return Some("it is not drained".to_owned()),
         DrainOwner::Unrecorded => return Some(describe_unrecorded(node)),
         DrainOwner::Other(reason) => {
-            return Some(format!("it is not fabricgate's to release: {reason}"));
+            return Some(format!(
+                "fabricgate did not make this drain and does not release it: \
+                 {reason}"
+            ));
         }
     };
     let now = [
@@ -428,7 +431,7 @@ pub fn explain_no_release(node: &SchedulerNode, ledger: &JournalState) -> Option
         return Some(format!("{told}: {work} would be placed on a node that does not exist"));
     }
     if !has_drain(node) {
-        return Some("its drain was removed, and not by fabricgate".to_owned());
+        return Some("its drain was removed by another party".to_owned());
     }
     let not_down = node.state.iter().filter(|word| *word != "DOWN");
     if let Some(word) = not_down.clone().find(|word| parse_flag(word).0 == NodeStateFlag::Down) {

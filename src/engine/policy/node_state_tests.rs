@@ -72,9 +72,9 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&["IDLE", "CLOUD", "POWERING_UP"], "no node exists to drain"),
         (&["IDLE", "CLOUD", "POWERING_DOWN"], "no node exists to drain"),
         (&["IDLE", "CLOUD", "POWER_DOWN"], "no node exists to drain"),
-        (&["IDLE", "REBOOT_REQUESTED"], "look again after that"),
-        (&["DOWN", "REBOOT_ISSUED"], "look again after that"),
-        (&["IDLE", "UNDRAIN"], "look again after that"),
+        (&["IDLE", "REBOOT_REQUESTED"], "check again after that"),
+        (&["DOWN", "REBOOT_ISSUED"], "check again after that"),
+        (&["IDLE", "UNDRAIN"], "check again after that"),
         (&["IDLE", "BRAND_NEW"], "BRAND_NEW"),
         (&[], "reports no state"),
     ] {

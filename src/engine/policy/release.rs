@@ -132,8 +132,8 @@ impl<'a> ReleasePlanner<'a> {
         if is_untold && (moved || had_boot) {
             let what = if moved { "it is another machine" } else { "it may have booted" };
             return Err(format!(
-                "{what} since it was drained, and the scheduler reports no boot time, so \
-                 no run is known to have measured it"
+                "{what} since it was drained, and the scheduler reports no boot time, so it is \
+                 unknown whether any run measured it"
             ));
         }
         if self.situation.now.unix < self.begun_unix(drain) {
@@ -365,7 +365,9 @@ impl<'a> ReleasePlanner<'a> {
             || live.booted.is_none_or(|booted| is_later(&said.at, &format_rfc3339(booted)));
         let of_this_boot =
             evidence_checks::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
-        let why = || format!("it is already, and for longer: until {until} by run {}", said.run);
+        let why = || {
+            format!("an earlier certificate counts for longer: until {until} by run {}", said.run)
+        };
         (said.outcome == Outcome::Pass && of_this_boot && is_later(until, new))
             .then(|| (said, why()))
     }

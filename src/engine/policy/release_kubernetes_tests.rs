@@ -186,7 +186,7 @@ fn what_counts_for_longer_is_said_again_where_it_was_lost() {
     let change = marks::mark_change(world.node(NODE), &longer, &names);
     *world.node(NODE) = written(world.node(NODE), &change);
     world.state(NODE, &["IDLE"]);
-    assert!(why(&world).contains("it is already, and for longer"), "{}", why(&world));
+    assert!(why(&world).contains("an earlier certificate counts for longer"), "{}", why(&world));
     // A mark of another boot has no meaning for this one.
     world.ledger.marks.values_mut().next().expect("one").boot_id = Some("old".to_owned());
     assert_eq!(proposed(&world)[0].mark.as_ref().expect("a mark").run, "run2");

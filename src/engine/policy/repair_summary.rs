@@ -52,9 +52,9 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
         ));
     } else if 0 < better {
         let still = if Outcome::Unknown < outcome {
-            "and still below what it must deliver"
+            "and still below its expected rate"
         } else {
-            "and its level is not certain"
+            "and its level is uncertain"
         };
         says.push(format!("the blamed part is better in {better} readings, {still}"));
     } else if 0 < worse {
@@ -71,7 +71,8 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     if let Some(most) = elsewhere.first() {
         let change = most.change.unwrap_or_default().abs() * 100.0;
         says.push(format!(
-            "elsewhere {} of its readings are worse than before the repair, most of all {}by {change:.1} % ({})",
+            "elsewhere {} of its readings are worse than before the repair, most of all {}by \
+             {change:.1} % ({})",
             elsewhere.len(),
             gpu_name(&most.part),
             clean(&most.testcase)

@@ -74,7 +74,7 @@ fn better_and_fine_is_not_better_and_still_below() {
     let below = summary_text(Outcome::Failed, Outcome::Degraded, vec![read(2, Better)], &[]);
     assert!(below.contains("better in 1 readings, and still below"), "{below}");
     let open = summary_text(Outcome::Failed, Outcome::Unknown, vec![read(2, Better)], &[]);
-    assert!(open.contains("its level is not certain"), "{open}");
+    assert!(open.contains("its level is uncertain"), "{open}");
 }
 
 #[test]

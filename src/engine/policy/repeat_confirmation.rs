@@ -62,8 +62,8 @@ pub(super) fn pending_confirmation(
         format!("run {} was the first", clean(&first.run))
     };
     let why = format!(
-        "{}, which may be transient: {since} to show it, and one made from {from} on must \
-         confirm it (policy.again_hours)",
+        "{}, which may be transient: {since} to find it, and one made from {from} on must confirm \
+         it (policy.again_hours)",
         findings.first().map_or("slow", |found| found.class.as_str()),
     );
     Some((

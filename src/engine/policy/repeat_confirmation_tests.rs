@@ -49,7 +49,7 @@ fn later(world: &mut PolicyFixture, hours: i64) {
 fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
     let mut world = world();
     assert!(
-        world.why("d0n0").contains("this run is the first to show it"),
+        world.why("d0n0").contains("this run is the first to find it"),
         "{}",
         world.why("d0n0")
     );

@@ -66,20 +66,21 @@ fn compare_severity(a: &Finding, b: &Finding) -> Ordering {
 pub(super) fn accused_node(finding: &Finding) -> Result<&NodeName, &'static str> {
     if finding.class == FindingClass::StaleClique {
         return Err(
-            "the node is in its claimed domain, only its clique is stale; a drain corrects no label",
+            "the node is in its claimed domain and only its clique is stale; a drain does not \
+             correct a label",
         );
     }
     match finding.locus.kind {
         LocusKind::Node | LocusKind::Gpu | LocusKind::Direction | LocusKind::Tray => {
             finding.locus.node.as_ref().ok_or("the finding names no node")
         }
-        LocusKind::Pair => Err("either end of a pair may be at fault; a drain would be a guess"),
+        LocusKind::Pair => Err("either end of a pair may be faulty; a drain would be a guess"),
         // A node's own port of a rail belongs to the node; the rail as such is shared.
         LocusKind::Rail if finding.locus.node.is_some() => {
             finding.locus.node.as_ref().ok_or("the finding names no node")
         }
         LocusKind::Rail | LocusKind::Leaf | LocusKind::Plane | LocusKind::Domain => {
-            Err("a shared part is at fault; draining the affected nodes repairs nothing")
+            Err("a shared part is faulty; draining the affected nodes repairs nothing")
         }
         LocusKind::Instrument => Err("the measurement itself is in doubt"),
     }

@@ -384,8 +384,8 @@ fn describe_shrinkage(
     (after < before && base.is_none_or(|base| after < base)).then(|| {
         format!(
             "no block has more than {after} nodes then ({before} today): pending jobs that need \
-             more in one block are held for good (BadConstraints, priority 0), and new ones \
-             refused"
+             more in one block are held permanently (BadConstraints, priority 0), and new ones \
+             are refused"
         )
     })
 }

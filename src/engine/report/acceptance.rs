@@ -89,10 +89,13 @@ fn describe_request(acceptance: &Acceptance) -> String {
     let mut words = Vec::new();
     words.extend(asked.rounds.map(|n| count_noun(n as usize, "round", "rounds")));
     words.extend(asked.hours.map(|hours| format!("{hours} hours")));
-    words.push(format!("{} of load in between", format_minutes(asked.soak_minutes)));
-    words.extend(asked.clean_rounds.map(|n| format!("or {n} clean rounds in a row")));
-    words.extend(asked.budget_hours.map(|hours| format!("at most {hours} hours in all")));
-    words.push(format!("at most {} lost from first to last", format_percent(asked.drift)));
+    words.push(format!("{} of load between rounds", format_minutes(asked.soak_minutes)));
+    words.extend(asked.clean_rounds.map(|n| format!("or {n} consecutive clean rounds")));
+    words.extend(asked.budget_hours.map(|hours| format!("at most {hours} hours in total")));
+    words.push(format!(
+        "a loss of at most {} from the first round to the last",
+        format_percent(asked.drift)
+    ));
     words.join(", ")
 }
 
@@ -102,7 +105,7 @@ fn describe_end(acceptance: &Acceptance) -> String {
             let rule = stop.rule.as_str().replace('_', " ");
             format!("{rule}, after round {}: {}", stop.after_round, clip(&stop.why, LONGEST))
         }
-        (None, BurnInState::Running) => "it is under way, or was ended without notice".to_owned(),
+        (None, BurnInState::Running) => "it is in progress, or was killed".to_owned(),
         (None, _) => "not reported".to_owned(),
     }
 }
@@ -114,7 +117,7 @@ fn describe_loads(acceptance: &Acceptance) -> String {
     let total: f64 = acceptance.soaks.iter().map(|soak| soak.minutes).sum();
     let passes: u32 = acceptance.soaks.iter().map(|soak| soak.passes).sum();
     let real = match acceptance.soaks.iter().any(|soak| soak.simulated) {
-        true => "; simulated nodes were informed that the minutes asked for are over",
+        true => "; for simulated nodes the requested minutes count as elapsed",
         false => "",
     };
     let times = count_noun(acceptance.soaks.len(), "time", "times");
@@ -180,9 +183,9 @@ pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String
 fn all_comparisons(
     acceptance: &Acceptance,
 ) -> impl Iterator<Item = (&'static str, &RunComparison)> {
-    let first = acceptance.comparison.iter().map(|it| ("Last round against the first", it));
+    let first = acceptance.comparison.iter().map(|it| ("Last round compared with the first", it));
     let since = acceptance.since_anew.iter();
-    first.chain(since.map(|it| ("Nodes that began anew: last round against their first since", it)))
+    first.chain(since.map(|it| ("Restarted nodes: last round compared with their first since", it)))
 }
 
 fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
@@ -203,7 +206,7 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
     let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
     let detectable = each.into_iter().flatten().reduce(f64::max);
     facts.extend(
-        detectable.map(|it| ("smallest loss every round could detect", format_percent(it))),
+        detectable.map(|it| ("smallest loss that every round could detect", format_percent(it))),
     );
     for (name, versions) in &acceptance.versions {
         let name: &'static str = match name.as_str() {
@@ -350,9 +353,9 @@ fn minima_section(acceptance: &Acceptance) -> AcceptanceSection {
             clip(node.node.as_str(), LONGEST),
         ]
     });
-    let head = ["test", "least in any round", "expected", "on"];
+    let head = ["test", "minimum of all rounds", "expected", "on"];
     AcceptanceSection {
-        title: "The least that was measured",
+        title: "Lowest measured values",
         lines: Vec::new(),
         table: build_table(&head, rows.collect()),
     }

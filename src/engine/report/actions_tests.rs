@@ -75,9 +75,9 @@ fn whole() -> ActionPlan {
         ),
         withheld: vec![
             left("node0001", "drained by another party (root: broken fan)"),
-            left("node0002", "drained by us; 1 is missing"),
-            left("node0003", "drained by us; 1 is missing"),
-            left("pair node0001 - node0005 (pair-low)", "either end of a pair may be at fault"),
+            left("node0002", "drained by fabricgate; 1 is missing"),
+            left("node0003", "drained by fabricgate; 1 is missing"),
+            left("pair node0001 - node0005 (pair-low)", "either end of a pair may be faulty"),
         ],
         records: vec![
             record(Drain, "node0007", ActionResult::Done, "DRAINING"),

@@ -58,7 +58,8 @@ fn write_opening(page: &mut TerminalPage, survey: &CapacitySurvey) {
         Some(mix) => page.paragraph("", &format_mix(mix), 0),
         None => page.paragraph(
             "",
-            "what jobs ask for is not known (--mix, --mix-from): prices are listed by segment only",
+            "the segments that jobs request are unknown (--mix, --mix-from): prices are listed by \
+             segment only",
             0,
         ),
     }
@@ -67,7 +68,7 @@ fn write_opening(page: &mut TerminalPage, survey: &CapacitySurvey) {
 fn format_mix(mix: &SegmentMix) -> String {
     let share = |(segment, share): (u32, f64)| format!("{segment} ({})", format_percent(share));
     let words: Vec<String> = mix.shares().map(share).collect();
-    format!("jobs ask for segments of {} nodes, by their share of node time", words.join(", "))
+    format!("jobs request segments of {} nodes, by their share of node time", words.join(", "))
 }
 
 fn write_overview(page: &mut TerminalPage, survey: &CapacitySurvey) {
@@ -178,11 +179,11 @@ fn format_assumption(assumption: &OutageAssumption) -> String {
     match assumption {
         OutageAssumption::Independent { unavailable } => {
             format!(
-                "assumed: {} of nodes out at a time, each by itself",
+                "assumed: {} of nodes out at a time, independently",
                 format_percent(*unavailable)
             )
         }
-        OutageAssumption::Observed { .. } => "nodes out at a time as they were observed".to_owned(),
+        OutageAssumption::Observed { .. } => "nodes out at a time as observed".to_owned(),
     }
 }
 

@@ -76,7 +76,7 @@ fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> 
     let title = format!("Expected usable nodes of a block of {}{out}", block.nodes);
     let nodes = f64::from(block.nodes.max(1));
     let upper = new_panel(UPPER, MOST, nodes);
-    draw_frame(&upper, area, &title, "nodes out at a time, each by itself")?;
+    draw_frame(&upper, area, &title, "nodes out at a time, independently")?;
     for step in 0..=5_u32 {
         let share = MOST * f64::from(step) / 5.0;
         upper.draw_x_tick(area, share, &format_percent(share))?;

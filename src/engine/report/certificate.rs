@@ -167,7 +167,7 @@ fn write_details(page: &mut TerminalPage, it: &CertificateEntry) {
 
 /// The boundaries across which the node was measured, as text.
 fn scope_text(scope: Option<&MeasuredScope>) -> String {
-    let Some(scope) = scope else { return "not recorded: an older program issued it".to_owned() };
+    let Some(scope) = scope else { return "not recorded: an older version issued it".to_owned() };
     let mut parts = Vec::new();
     if scope.inside {
         parts.push("inside the node".to_owned());
@@ -207,7 +207,7 @@ fn write_identity(page: &mut TerminalPage, certificate: &Certificate) {
 }
 
 fn write_minima(page: &mut TerminalPage, certificate: &Certificate) {
-    page.section("The least that was measured");
+    page.section("Lowest measured values");
     if certificate.minima.is_empty() {
         page.faint("no bandwidth was measured", 2);
         return;

@@ -107,7 +107,7 @@ fn what_came_of_verifying_says_which_part_differs() {
         file: "n1.json".to_owned(),
         node: Some("n1".into()),
         outcome: VerificationOutcome::Invalid,
-        why: vec!["1 of its 1 GPUs are not those certified".to_owned()],
+        why: vec!["1 of its 1 GPUs are not the certified ones".to_owned()],
         signature: Some("good, of key 0123456789abcdef".to_owned()),
         same: vec!["boot".to_owned()],
         differs: vec![differs("gpus", true), differs("driver", false)],

@@ -137,7 +137,7 @@ fn format_supporter(assertion: &GroupAssertion, domain: &ClaimedDomain, shared: 
     let group = &assertion.group;
     let how = match &group.basis {
         ClaimBasis::Asserted => "asserted".to_owned(),
-        ClaimBasis::Copied { from } => format!("copied from {from}, so no corroboration"),
+        ClaimBasis::Copied { from } => format!("copied from {from}, so not independent"),
         ClaimBasis::Reported => "reported by the driver".to_owned(),
         ClaimBasis::Measured => "measured".to_owned(),
     };
@@ -223,7 +223,7 @@ fn write_marked_nodes(page: &mut TerminalPage, claims: &Claims) {
         .map(|(name, node)| format!("{name}: {}", node.opt_out.join(", ")))
         .collect();
     if !marked.is_empty() {
-        page.section("Asked to be left alone");
+        page.section("Nodes to leave alone");
         page.paragraph("", &to_plain(&list_names(&marked, MOST)), 2);
     }
 }

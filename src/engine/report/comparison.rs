@@ -124,7 +124,7 @@ pub fn summarize(comparison: &RunComparison) -> Vec<String> {
         if let Some(most) = all(difference).next() {
             let row = build_row(most);
             lines.push(format!(
-                "{} {}, most of all {} in {}: {} -> {} ({}, noise is {})",
+                "{} {}, the most {} in {}: {} -> {} ({}, noise {})",
                 count_noun(count, "reading is", "readings are"),
                 row.word,
                 row.part,
@@ -138,7 +138,7 @@ pub fn summarize(comparison: &RunComparison) -> Vec<String> {
     }
     for (difference, text) in [
         (ComparisonOutcome::Same, "the same within noise"),
-        (ComparisonOutcome::OnlyBefore, "not measured now, so nothing is known of them"),
+        (ComparisonOutcome::OnlyBefore, "not measured now, so unknown"),
         (ComparisonOutcome::OnlyAfter, "not measured then"),
     ] {
         let count = all(difference).count();
@@ -147,7 +147,7 @@ pub fn summarize(comparison: &RunComparison) -> Vec<String> {
         }
     }
     if lines.is_empty() {
-        lines.push("nothing was measured in both".to_owned());
+        lines.push("no test was measured in both".to_owned());
     }
     lines
 }

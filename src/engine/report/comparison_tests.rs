@@ -49,7 +49,7 @@ fn changes_have_rows_and_the_rest_is_counted() {
     assert_eq!((rows[0].word, rows[0].change.as_str()), ("better", "+20.0 %"));
     assert_eq!((rows[1].part.as_str(), rows[1].change.as_str()), ("n1 GPU 3", "-5.0 %"));
     let summary = summarize(&comparison).join("\n");
-    assert!(summary.contains("1 reading is worse, most of all n1 GPU 3"), "{summary}");
+    assert!(summary.contains("1 reading is worse, the most n1 GPU 3"), "{summary}");
     assert!(summary.contains("1 reading is the same within noise"), "{summary}");
 }
 

@@ -77,14 +77,14 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
         out.push_str(&render_findings(run, &about));
         return Some(out);
     }
-    out.push_str("\nNothing here was found to be other than expected.\n");
+    out.push_str("\nNo finding is about this part.\n");
     write_cells(&mut out, run, &part);
     write_missing(&mut out, run, &part);
     let verdict = run.verdicts.nodes.iter().find(|n| Some(&n.node) == part.node);
     let Some(verdict) = verdict else { return Some(out) };
     out.push_str("\nWhat would change this\n");
     if verdict.outcome == Outcome::Unknown {
-        out.push_str("  - complete, verified measurements of what is not known: they decide\n");
+        out.push_str("  - complete, verified measurements of the unknowns above\n");
     }
     if let Some(detectable) = verdict.detectable {
         let _ = writeln!(
@@ -96,7 +96,7 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     if let Some(together) = verdict.detectable_together {
         let _ = writeln!(
             out,
-            "  - a loss of {} or more of all parts together: only the expectation shows that",
+            "  - a common loss of {} or more of all parts: only the expectation reveals it",
             format_percent(together)
         );
     }
@@ -436,7 +436,8 @@ fn write_changes(out: &mut String, finding: &Finding) {
     out.push_str("\nWhat would change this\n");
     if !finding.confirmed {
         out.push_str(
-            "  - a second, independent measurement: it would confirm the finding or clear the part\n",
+            "  - a second, independent measurement: it would confirm the finding or clear the \
+             part\n",
         );
     }
     if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
@@ -446,18 +447,20 @@ fn write_changes(out: &mut String, finding: &Finding) {
         let _ = match finding.unit {
             Some(_) if relative => writeln!(
                 out,
-                "  - a median of {} or more ({} below the peers' median): less is never called low",
+                "  - a median of {} or more ({} below the peers' median): a smaller loss is never \
+                 called low",
                 format_quantity(held * (1.0 - LEAST), finding.unit),
                 format_percent(LEAST)
             ),
             _ => writeln!(
                 out,
-                "  - measurements near {}; the rule above states how near",
+                "  - measurements near {}; the rule above states the limit",
                 format_quantity(held, finding.unit)
             ),
         };
         out.push_str(
-            "  - another expectation: a platform or threshold file that fits this machine better\n",
+            "  - another expectation: a platform or threshold file that matches this machine \
+             better\n",
         );
     } else {
         out.push_str("  - measurements here that are complete and free of errors\n");
@@ -473,7 +476,7 @@ fn write_changes(out: &mut String, finding: &Finding) {
                 format_percent(detectable)
             );
         }
-        None => out.push_str("  - the smallest loss detectable here is not known\n"),
+        None => out.push_str("  - the smallest loss detectable here is unknown\n"),
     }
 }
 
@@ -536,7 +539,7 @@ mod tests {
     #[test]
     fn a_healthy_gpu_of_a_bad_node_is_not_accused() {
         let text = explain(&fixture::rack(), "node0007:1").expect("known");
-        assert!(text.contains("Nothing here was found"), "{text}");
+        assert!(text.contains("No finding is about this part"), "{text}");
         assert!(!text.contains("nvlink-low-block01"), "{text}");
     }
 

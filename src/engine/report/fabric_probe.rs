@@ -20,7 +20,7 @@ pub fn render(document: &FabricProbeDocument) -> String {
     }
     probe_table::write_problems(&mut text, &document.problems);
     if document.complete {
-        text.push_str("\nEvery way of sharing memory works here.\n");
+        text.push_str("\nEvery way of sharing memory works on this node.\n");
     }
     text
 }

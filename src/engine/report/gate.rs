@@ -305,8 +305,8 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
         Some(why) => {
             let [at, why] = [&now.at, why].map(|it| to_plain(it));
             format!(
-                "as of {at}, the scheduler could not be asked: {why}\n  what follows is what the \
-                 journal last knew\n"
+                "as of {at}, the scheduler could not be queried: {why}\n  the state below is the \
+                 journal's last known state\n"
             )
         }
     };
@@ -314,13 +314,16 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
         Some(it) => {
             let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| to_plain(it));
             let _ = writeln!(text, "breaker: TRIPPED at {at} in run {run}: {why}");
-            text.push_str("  nothing but releases until `fabricgate gate reset --why TEXT`\n");
+            text.push_str("  only releases until `fabricgate gate reset --why TEXT`\n");
         }
         None => text.push_str("breaker: closed\n"),
     }
     if let Some(pause) = pause::active_pause(ledger, now) {
         let _ = writeln!(text, "{}", to_plain(&pause::describe_pause(pause)));
-        text.push_str("  nothing is drained or measured until then, or `fabricgate gate resume`\n");
+        text.push_str(
+            "  no drains and no measurements until then, or until `fabricgate gate \
+             resume`\n",
+        );
     }
     write_nodes(&mut text, ledger, shown);
     for (node, it) in &ledger.suspicions {
@@ -328,12 +331,13 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
         let [node, run, classes] = [node.as_str(), &it.run, &classes].map(to_plain);
         let _ = writeln!(
             text,
-            "suspected: {node} ({classes}) since {at}, run {run}; drained where another run says so"
+            "suspected: {node} ({classes}) since {at}, run {run}; drained if another run confirms \
+             it"
         );
     }
     for it in &ledger.open_intents {
         let [node, at] = [it.action.node.as_str(), &it.stamp.at].map(to_plain);
-        let _ = writeln!(text, "open: {:?} of {node}, begun {at}", it.action.kind);
+        let _ = writeln!(text, "open: {:?} of {node}, started {at}", it.action.kind);
     }
     for (name, it) in &ledger.allocations {
         let (kind, count, pid) = (it.kind, it.nodes.len(), it.pid);
@@ -353,7 +357,7 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
     let (drains, marks) = budget::count_within_hour(ledger, now);
     let (drains, marks) =
         (count_noun(drains, "drain", "drains"), count_noun(marks, "mark", "marks"));
-    let _ = writeln!(text, "begun within the hour: {drains}, {marks}");
+    let _ = writeln!(text, "started within the hour: {drains}, {marks}");
     text
 }
 
@@ -364,15 +368,19 @@ fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>
     };
     let odds = rows(DrainStanding::is_at_odds);
     if !odds.is_empty() {
-        let _ = writeln!(text, "at odds with the journal: {}", odds.len());
+        let _ = writeln!(text, "differing from the journal: {}", odds.len());
         write_rows(text, &odds);
     }
     match shown.unasked {
         None => {
-            let _ = writeln!(text, "drained by us: {}", rows(DrainStanding::is_ours).len());
+            let _ = writeln!(text, "drained by fabricgate: {}", rows(DrainStanding::is_ours).len());
         }
         Some(_) => {
-            let _ = writeln!(text, "drained by us, by the journal: {}", ledger.drains.len());
+            let _ = writeln!(
+                text,
+                "drained by fabricgate, according to the journal: {}",
+                ledger.drains.len()
+            );
         }
     }
     let rest = |it| {
@@ -384,12 +392,13 @@ fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>
             row.node.as_str(),
             row.since.as_deref().unwrap_or("-"),
             row.run.as_deref().unwrap_or("-"),
-            row.state.as_deref().unwrap_or("its state is not known"),
+            row.state.as_deref().unwrap_or("state unknown"),
         ]
         .map(to_plain);
         let _ = writeln!(
             text,
-            "not drained any more: {node}, seen {at}; it was drained by run {run}, and is {state} now"
+            "no longer drained: {node}, observed {at}; it was drained by run {run}, and is \
+             {state} now"
         );
     }
 }
@@ -453,7 +462,7 @@ mod tests {
         let asked = GateLiveView { nodes: &[], unasked: None, live: None };
         let shown = render(&ledger, &now, asked);
         assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
-        assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
+        assert!(shown.contains("started within the hour: 0 drains, 1 mark\n"), "{shown}");
         let budgets = ["drains at a time: 1 of 1 left".to_owned()];
         let document = build_document(&ledger, &now, asked, Some(&budgets));
         let document = serde_json::to_value(document).expect("JSON");
@@ -491,12 +500,12 @@ mod tests {
         let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
         assert_eq!(
             shown,
-            "as of 2026-03-04T06:00:00Z\nbreaker: closed\nat odds with the journal: 1\n  \
+            "as of 2026-03-04T06:00:00Z\nbreaker: closed\ndiffering from the journal: 1\n  \
              node0007  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  it is another's: \
-             \"rma\", by bob: next step\ndrained by us: 1\n  \
+             \"rma\", by bob: next step\ndrained by fabricgate: 1\n  \
              node25  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  next step"
         );
-        assert!(told.contains("not drained any more: node26"), "{told}");
+        assert!(told.contains("no longer drained: node26"), "{told}");
         assert!(!told.contains("by hand"), "that was not seen: {told}");
     }
 
@@ -507,11 +516,11 @@ mod tests {
         let shown = GateLiveView { nodes: &rows, unasked: Some("no answer"), live: None };
         let told = render(&JournalState::default(), &now, shown);
         assert!(
-            told.starts_with("as of T, the scheduler could not be asked: no answer\n"),
+            told.starts_with("as of T, the scheduler could not be queried: no answer\n"),
             "{told}"
         );
-        assert!(told.contains("what the journal last knew"), "{told}");
-        assert!(told.contains("drained by us, by the journal: 0"), "{told}");
+        assert!(told.contains("the journal's last known state"), "{told}");
+        assert!(told.contains("drained by fabricgate, according to the journal: 0"), "{told}");
         assert!(told.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{told}");
     }
 }

@@ -111,57 +111,57 @@ fn describe_event(
         }
         JournalEvent::Condition { id, node, shown } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
-            let text = if *shown { "its condition shows" } else { "its condition does not show" };
+            let text = if *shown { "its condition shows" } else { "its condition is not visible" };
             ("condition", one(node), run, text.to_owned())
         }
         JournalEvent::Clean { node, run, .. } => {
             ("clean", one(node), Some(run.clone()), format!("passed run {run}"))
         }
         JournalEvent::Relapsed { node, run, .. } => {
-            let text = format!("did not pass run {run}; what it passed before counts no more");
+            let text = format!("did not pass run {run}; earlier passes no longer count");
             ("relapsed", one(node), Some(run.clone()), text)
         }
         JournalEvent::Suspected { node, run, classes, .. } => {
-            let text = format!("found slow by run {run} ({})", join_class_names(classes));
+            let text = format!("run {run} found it slow ({})", join_class_names(classes));
             ("suspected", one(node), Some(run.clone()), text)
         }
         JournalEvent::Cleared { node, run, .. } => {
-            let text = format!("found well by run {run}; no longer suspected");
+            let text = format!("run {run} found it healthy; no longer suspected");
             ("cleared", one(node), Some(run.clone()), text)
         }
         JournalEvent::Undone { node, id, detail } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
             let of = run.as_deref().map(|run| format!(" for run {run}")).unwrap_or_default();
-            ("undone", one(node), run, format!("our drain{of} was not there any more: {detail}"))
+            ("undone", one(node), run, format!("fabricgate's drain{of} was removed: {detail}"))
         }
         JournalEvent::Lost { node, id, detail } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
-            ("lost", one(node), run, format!("our drain was lost: {detail}"))
+            ("lost", one(node), run, format!("fabricgate's drain was lost: {detail}"))
         }
         JournalEvent::Absent { node } => {
-            ("absent", one(node), None, "the scheduler knows it no more".to_owned())
+            ("absent", one(node), None, "the scheduler no longer knows it".to_owned())
         }
         JournalEvent::Present { node } => {
             ("present", one(node), None, "the scheduler knows it again".to_owned())
         }
         JournalEvent::Forgotten { node, by, why } => {
-            ("forgotten", one(node), None, format!("forgotten, said {by}: {why}"))
+            ("forgotten", one(node), None, format!("forgotten by {by}: {why}"))
         }
         JournalEvent::Adopted { run, action, by, why, .. } => {
-            let text = format!("its drain was taken over by {by}: {why}");
+            let text = format!("its drain was adopted by {by}: {why}");
             ("adopted", one(&action.node), Some(run.clone()), text)
         }
         JournalEvent::Controller { started } => {
             ("controller", Vec::new(), None, format!("the controller started at {started}"))
         }
         JournalEvent::Gone { host, by, why } => {
-            ("gone", Vec::new(), None, format!("{host} is gone, said {by}: {why}"))
+            ("gone", Vec::new(), None, format!("{host} was declared gone by {by}: {why}"))
         }
         JournalEvent::Tripped { why, run } => {
             ("tripped", Vec::new(), Some(run.clone()), format!("the breaker tripped: {why}"))
         }
         JournalEvent::Reset { by, why } => {
-            ("reset", Vec::new(), None, format!("the breaker was put back by {by}: {why}"))
+            ("reset", Vec::new(), None, format!("the breaker was reset by {by}: {why}"))
         }
         JournalEvent::Paused { by, why, until, .. } => {
             ("paused", Vec::new(), None, format!("paused until {until} by {by}: {why}"))
@@ -172,18 +172,18 @@ fn describe_event(
         }
         JournalEvent::Holding { name, nodes, host, pid, .. } => {
             let count = count_noun(nodes.len(), "node", "nodes");
-            let text = format!("{name} holds {count} to measure, for process {pid} on {host}");
+            let text = format!("{name} holds {count} for a measurement by process {pid} on {host}");
             ("holding", nodes.clone(), None, text)
         }
         JournalEvent::Freed { name, detail } => {
             ("freed", Vec::new(), None, format!("{name}: {detail}"))
         }
         JournalEvent::Evicting { node, pods } => {
-            let text = format!("asked to leave: {}", pods.join(", "));
+            let text = format!("eviction requested: {}", pods.join(", "));
             ("evicting", one(node), None, text)
         }
         JournalEvent::Evicted { eviction } => {
-            let text = "its pods were asked to leave".to_owned();
+            let text = "its pods were evicted".to_owned();
             ("evicted", one(&eviction.node), None, text)
         }
     })
@@ -272,9 +272,9 @@ mod tests {
             render(&all),
             "T3  n1  drain (nvlink-low) for run r1, done: it is IDLE+DRAIN\n\
              T4  n2  passed run r2\n\
-             T5  n1  our drain for run r1 was not there any more: it is IDLE+DRAIN, its reason \
+             T5  n1  fabricgate's drain for run r1 was removed: it is IDLE+DRAIN, its reason \
              \"rma\" by bob\n\
-             T6  -  the breaker was put back by ann: looked\n"
+             T6  -  the breaker was reset by ann: looked\n"
         );
     }
 
@@ -313,7 +313,7 @@ mod tests {
         ];
         assert_eq!(
             render(&collect_events(&lines, 0, None)),
-            "T1  n1  asked to leave: team/a\nT2  n1  its pods were asked to leave\n"
+            "T1  n1  asked to leave: team/a\nT2  n1  its pods were evicted\n"
         );
     }
 

@@ -140,9 +140,9 @@ fn describe_unknown(run: &Run) -> String {
             Some(first) => {
                 let first = format!("{}: {}", first.what, first.why);
                 let first = relative_to_source(&first, &run.info.source);
-                format!("not everything is known; {}", clip(&first, 160))
+                format!("the run is incomplete; {}", clip(&first, 160))
             }
-            None => "not everything is known".to_owned(),
+            None => "the run is incomplete".to_owned(),
         },
         [node] => {
             let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
@@ -150,15 +150,15 @@ fn describe_unknown(run: &Run) -> String {
                 clip(node.node.as_str(), 60),
                 clip(&relative_to_source(&node.reason, &run.info.source), 160),
             );
-            format!("{name}{of} is not known to be good: {why}")
+            format!("{name}{of} could not be verified: {why}")
         }
         [first, rest @ ..] => {
             let who = if rest.len() + 1 == all {
-                format!("none of {all} nodes is known to be good")
+                format!("none of {all} nodes could be verified")
             } else {
                 let names: Vec<&str> = nodes.iter().map(|n| n.node.as_str()).collect();
                 let names = list_names(&names, 3);
-                format!("{names} ({} of {all} nodes) are not known to be good", nodes.len())
+                format!("{names} ({} of {all} nodes) could not be verified", nodes.len())
             };
             match reasons.len() {
                 1 => format!(
@@ -340,7 +340,8 @@ mod tests {
     fn one_bad_gpu_of_a_rack_is_said_in_one_sentence() {
         assert_eq!(
             line(&fixture::rack()),
-            "DEGRADED  block01 (gb200-nvl72): GPU node0007:2 (1 of 72) is below what its NVLinks must \
+            "DEGRADED  block01 (gb200-nvl72): GPU node0007:2 (1 of 72) is below what its NVLinks \
+             must \
              deliver"
         );
     }
@@ -349,7 +350,7 @@ mod tests {
     fn not_knowing_names_the_node_and_the_reason() {
         assert_eq!(
             line(&fixture::hgx()),
-            "UNKNOWN  su01 (hgx-h100): hgx0102 (1 of 2 nodes) is not known to be good: \
+            "UNKNOWN  su01 (hgx-h100): hgx0102 (1 of 2 nodes) could not be verified: \
              host_to_device_memcpy_ce was waived"
         );
         assert_eq!(line(&fixture::empty()), "UNKNOWN  nothing was measured");
@@ -379,7 +380,8 @@ mod tests {
         run.verdicts.findings.push(other);
         assert_eq!(
             build_headline(&run).what,
-            "2 GPUs of 72 are below what their NVLinks must deliver; node0007 (1 of 18) is degraded \
+            "2 GPUs of 72 are below what their NVLinks must deliver; node0007 (1 of 18) is \
+             degraded \
              (no path)"
         );
     }
@@ -421,12 +423,12 @@ mod tests {
         }
         assert_eq!(
             build_headline(&run).what,
-            "node0002, node0003, node0012 (3 of 18 nodes) are not known to be good, for 3 \
+            "node0002, node0003, node0012 (3 of 18 nodes) could not be verified, for 3 \
              different reasons"
         );
         for node in &mut run.verdicts.nodes {
             (node.outcome, node.reason) = (Outcome::Unknown, "cut short".to_owned());
         }
-        assert_eq!(build_headline(&run).what, "none of 18 nodes is known to be good: cut short");
+        assert_eq!(build_headline(&run).what, "none of 18 nodes could be verified: cut short");
     }
 }

@@ -301,7 +301,7 @@ fn list_run_facts(run: &Run) -> Vec<(&'static str, String)> {
     };
     let detectable = match worst_detectable(run) {
         Some(worst) => format!("{} or more, on every node", format_percent(worst)),
-        None => "not known for every node".to_owned(),
+        None => "unknown for some nodes".to_owned(),
     };
     let platform = verdicts.platform.as_deref().map_or("no single platform".to_owned(), clip_text);
     let cited =

@@ -188,7 +188,7 @@ fn gpu_remarks(gpu: &GpuFacts) -> Vec<String> {
     }
     if gpu.nvlink_mode_is_best == Some(false) {
         let mode = gpu.nvlink_mode.map_or_else(String::new, |mode| format!(" ({mode})"));
-        remark(format!("its NVLinks are in a slower bandwidth mode{mode} on purpose"));
+        remark(format!("its NVLinks are configured to a slower bandwidth mode{mode}"));
     }
     if let Some(rows) = gpu.remapped_rows.as_ref().filter(|rows| rows.pending || rows.failed) {
         let what = if rows.failed { "failed" } else { "pending until the next reset" };
@@ -196,14 +196,14 @@ fn gpu_remarks(gpu: &GpuFacts) -> Vec<String> {
     }
     for xid in gpu.xids.iter().flatten() {
         remark(format!(
-            "Xid {} × {} in the kernel's log: {}",
+            "Xid {} × {} in the kernel log: {}",
             xid.xid,
             xid.count,
             clip(&xid.message, 80)
         ));
     }
     if let Some(action) = gpu.recovery_action.as_ref().filter(|action| *action != "none") {
-        remark(format!("the driver asks for: {action}"));
+        remark(format!("the driver requests: {action}"));
     }
     if gpu.mig == Some(true) {
         remark("divided into instances (MIG)".to_owned());
@@ -215,7 +215,7 @@ fn gpu_remarks(gpu: &GpuFacts) -> Vec<String> {
         matches!(why, ThrottleReason::Idle | ThrottleReason::ApplicationClocks)
     };
     for why in gpu.throttled_by.iter().flatten().filter(|why| !is_normal(why)) {
-        remark(format!("clocks held down by: {why}"));
+        remark(format!("clocks limited by: {why}"));
     }
     all
 }
@@ -273,7 +273,7 @@ fn format_imex(imex: &ImexFacts) -> String {
     }
     parts.push(match (&imex.channels, imex.channels_offered) {
         (Some(channels), _) => count_noun(channels.len(), "channel", "channels"),
-        (None, Some(true)) => "channels offered, none there".to_owned(),
+        (None, Some(true)) => "channels supported, none created".to_owned(),
         (None, Some(false)) => "no channels offered".to_owned(),
         (None, None) => "channels unknown".to_owned(),
     });

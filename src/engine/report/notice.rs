@@ -275,7 +275,7 @@ pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
         Some(gate) if gate.is_tripped => {
             let mut item =
                 new_item(BREAKER.to_owned(), NoticeEvent::Breaker, "the breaker tripped");
-            "nothing but releases is carried out".clone_into(&mut item.how);
+            "only releases are carried out".clone_into(&mut item.how);
             let next =
                 "see `fabricgate gate status`; when it is safe, `fabricgate gate reset --why TEXT`";
             item.next = Some(next.to_owned());
@@ -287,8 +287,8 @@ pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
     occasion
 }
 
-const NODE_DRIFTS: &str = "left what is usual for the node";
-const DOMAIN_DRIFTS: &str = "its level left what is usual for the domain";
+const NODE_DRIFTS: &str = "drifted away from its usual level";
+const DOMAIN_DRIFTS: &str = "the domain's level drifted away from its usual level";
 const BREAKER: &str = "breaker";
 const FROZEN: &str = "frozen";
 /// The prefix of the keys of drifts.
@@ -373,7 +373,7 @@ fn part_item(finding: &Finding) -> NoticeItem {
 fn frozen_item(why: &str) -> NoticeItem {
     let mut item = new_item(FROZEN.to_owned(), NoticeEvent::Breaker, "no drains are proposed");
     item.how = shorten(why);
-    item.next = Some("find what the suspects have in common before anything is drained".to_owned());
+    item.next = Some("find the common cause of the suspects before any drain".to_owned());
     item
 }
 
@@ -389,7 +389,7 @@ fn drift_item(standing: &OpenAlarm, domain: Option<&DomainName>) -> NoticeItem {
     (item.node, item.domain) = (part.node.clone(), domain.cloned());
     item.how = shorten(&trend::describe_standing(standing));
     item.next = Some(shorten(&format!(
-        "see `fabricgate history {option}{place}`; nothing is done about a node because of this"
+        "see `fabricgate history {option}{place}`; a drift alone causes no action"
     )));
     item
 }
@@ -433,7 +433,7 @@ fn result_text(kind: ActionKind, result: ActionResult) -> &'static str {
         (ActionKind::Release, true, _) => "released",
         (ActionKind::Certify, true, _) => "certified",
         (_, _, ActionResult::Superseded) => "left to another party",
-        (_, _, ActionResult::Unknown) => "begun, end not known",
+        (_, _, ActionResult::Unknown) => "started, result unknown",
         (ActionKind::Drain, ..) => "drain not done",
         (ActionKind::Relabel, ..) => "mark not done",
         (ActionKind::Release, ..) => "release not done",

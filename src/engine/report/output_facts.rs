@@ -19,7 +19,7 @@ pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     let mut say = |what: &str, text: String| out.push((what.to_owned(), text));
     let versions: Vec<String> = [
         ("driver", &facts.driver),
-        ("CUDA of the driver", &facts.cuda_driver),
+        ("CUDA version of the driver", &facts.cuda_driver),
         ("CUDA runtime", &facts.cuda_runtime),
         ("NCCL", &facts.nccl),
     ]

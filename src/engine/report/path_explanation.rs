@@ -112,7 +112,7 @@ fn describe_readings(
         let _ = writeln!(out, "  and {} more", count - MOST);
     }
     if about.is_empty() {
-        out.push_str("\nNothing here was found to be other than expected.\n");
+        out.push_str("\nNo finding is about this path.\n");
     } else {
         out.push('\n');
         out.push_str(&explain::render_findings(run, about));

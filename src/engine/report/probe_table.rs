@@ -182,8 +182,8 @@ pub(super) fn write_problems(text: &mut String, problems: &[ProbeProblem]) {
 
 pub(super) fn write_conclusion(text: &mut String, complete: bool) {
     text.push_str(match complete {
-        true => "\nEverything that was asked for was measured.\n",
-        false => "\nNot complete: what is missing above is unknown, not slow.\n",
+        true => "\nAll requested measurements are complete.\n",
+        false => "\nIncomplete: missing values above are unknown, not slow.\n",
     });
 }
 

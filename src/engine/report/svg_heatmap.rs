@@ -190,7 +190,8 @@ fn cell_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
 /// The numbers inside cells, if cells are large enough.
 fn number_texts(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut out = String::from(
-        "<g class=\"numbers\" font-size=\"10\" text-anchor=\"middle\" dominant-baseline=\"central\">",
+        "<g class=\"numbers\" font-size=\"10\" text-anchor=\"middle\" \
+         dominant-baseline=\"central\">",
     );
     for row in 0..if at.numbers { grid.rows.len() } else { 0 } {
         for col in 0..grid.cols.len() {
@@ -339,7 +340,7 @@ fn draw_legend(
             )
         }
         GridReference::Median(median) => format!(
-            "Nothing is expected here: ratio to the peers' median {}",
+            "No expectation: ratio to the peers' median {}",
             format_quantity(median, Some(grid.unit))
         ),
         GridReference::Nothing => "No number was measured".to_owned(),

@@ -314,18 +314,18 @@ fn write_detectable(page: &mut TerminalPage, run: &Run) {
     let text = match (worst_detectable(run), blind) {
         (Some(worst), _) => {
             let together = worst_together(run).map_or(String::new(), |together| {
-                format!("; of what all parts lost together, {} or more", format_percent(together))
+                format!("; of a loss common to all parts, {} or more", format_percent(together))
             });
             format!(
-                "where it measured, a loss of {} or more was detectable{together}",
+                "in measured parts, a loss of {} or more was detectable{together}",
                 format_percent(worst)
             )
         }
         (None, blind) if blind == nodes.len() => {
-            "the smallest detectable loss is not known for any node".to_owned()
+            "the smallest detectable loss is unknown for every node".to_owned()
         }
         (None, blind) => format!(
-            "the smallest detectable loss is not known for {}",
+            "the smallest detectable loss is unknown for {}",
             count_noun(blind, "node", "nodes")
         ),
     };

@@ -97,7 +97,7 @@ pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
     let has_blame = verdicts.findings.iter().any(|f| Outcome::Unknown < f.outcome);
     if has_blame && rank.0.0 == usize::MAX && rank.1 == Reverse(0) {
         let title = format!(
-            "no matrix shows what was found: the {numbers} cells that hold a number are as expected"
+            "no matrix shows the findings: the {numbers} cells with a number are as expected"
         );
         return (0 < numbers).then(|| TextHeatmap { title, lines: Vec::new() });
     }
@@ -183,8 +183,8 @@ fn heatmap_title(grid: &HeatmapGrid) -> String {
     }
     title.push_str(match grid.shape {
         GridShape::Pairs => ": lines send, columns receive",
-        GridShape::PerGpu => ": one line a node, one column a GPU",
-        GridShape::PerRail => ": one line a node, one column a rail",
+        GridShape::PerGpu => ": one line per node, one column per GPU",
+        GridShape::PerRail => ": one line per node, one column per rail",
         GridShape::Leaves => ": lines send, columns receive, leaf by leaf",
     });
     if let Some(summed) = grid.summed {
@@ -204,7 +204,7 @@ fn heatmap_title(grid: &HeatmapGrid) -> String {
             format_quantity(high, unit)
         )),
         GridReference::Median(median) => title.push_str(&format!(
-            "; nothing is expected here, so relative to the peers' median {}",
+            "; without an expectation, so relative to the peers' median {}",
             format_quantity(median, unit)
         )),
         GridReference::Nothing => {}

@@ -145,7 +145,7 @@ fn write_alarms(page: &mut TerminalPage, document: &HistoryDocument) {
     all.sort_by(|a, b| {
         (&b.1.at, &a.0.part, &a.0.testcase).cmp(&(&a.1.at, &b.0.part, &b.0.testcase))
     });
-    page.section("Alarms: where a series left what is usual for it");
+    page.section("Alarms: series that drifted away from their usual level");
     if all.is_empty() {
         page.paragraph("", "there are none", 1);
     }
@@ -157,8 +157,8 @@ fn write_alarms(page: &mut TerminalPage, document: &HistoryDocument) {
     }
     if let Some(runs) = document.runs_per_false_alarm {
         let text = format!(
-            "An alarm is a remark: nothing is done about a node because of one. Of {}, one false \
-             alarm for less is expected in {runs:.0} runs.",
+            "An alarm causes no action. With {}, one false alarm for a loss is expected in \
+             {runs:.0} runs.",
             count_noun(document.trends.len(), "series", "series")
         );
         page.faint(&text, 1);
@@ -190,7 +190,7 @@ fn describe_shift(alarm: &TrendAlarm) -> String {
     let way = if alarm.shift < 0.0 { "less" } else { "more" };
     let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
     format!(
-        "{} {way} than usual from run {} on, seen in {}, {chart}",
+        "{} {way} than usual from run {} on, detected in {}, {chart}",
         format_percent(alarm.shift.abs()),
         alarm.since,
         alarm.run,
@@ -204,7 +204,7 @@ pub fn describe_changes<'c>(
 ) -> String {
     let all = changes.len();
     if all == 0 {
-        return "nothing else is known to have changed then".to_owned();
+        return "no other change is known at that time".to_owned();
     }
     let named: Vec<String> = changes.take(MOST_CHANGES).map(|c| describe_change(c, of)).collect();
     let more = match all.saturating_sub(MOST_CHANGES) {
@@ -423,8 +423,9 @@ pub(super) mod tests {
             "node0007",
             "93.2 %",
             "94.3 %",
-            "less than usual from run run-20 on, seen in run-20, a step; at that time: boot =aa ->",
-            "one false alarm for less is expected in 43400 runs",
+            "less than usual from run run-20 on, detected in run-20, a step; at that time: boot \
+             =aa ->",
+            "one false alarm for a loss is expected in 43400 runs",
         ] {
             let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(flat.contains(part), "{part} is missing:\n{text}");

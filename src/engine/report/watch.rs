@@ -13,27 +13,27 @@ const LONGEST: usize = 200;
 pub fn event_lines(event: &WatchEvent) -> Vec<String> {
     match event {
         WatchEvent::Began { version, scheduler, apply } => {
-            let how = if *apply { "" } else { "; nothing is started without --apply" };
+            let how = if *apply { "" } else { "; without --apply no job is started" };
             vec![format!("watch: fabricgate {version} watches {scheduler}{how}")]
         }
         WatchEvent::Waiting { why } => vec![format!("watch: waiting: {why}")],
-        WatchEvent::Leading { term: None } => vec!["watch: at work".to_owned()],
-        WatchEvent::Leading { term: Some(term) } => vec![format!("watch: at work in term {term}")],
-        WatchEvent::Lost { why } => vec![format!("watch: at work no more: {why}")],
+        WatchEvent::Leading { term: None } => vec!["watch: leading".to_owned()],
+        WatchEvent::Leading { term: Some(term) } => vec![format!("watch: leading in term {term}")],
+        WatchEvent::Lost { why } => vec![format!("watch: no longer leading: {why}")],
         WatchEvent::Looked { nodes, claimed, certified, drained, breaker, paused, not_due } => {
             let mut lines = vec![format!(
                 "watch: {nodes} nodes, {claimed} claimed, {certified} certified, {drained} \
-                 drained by us"
+                 drained by fabricgate"
             )];
             if let Some(why) = breaker {
                 lines.push(format!(
-                    "watch: the breaker tripped at {why}: nothing but releases until `fabricgate \
-                     gate reset`"
+                    "watch: the breaker tripped at {why}: only releases until `fabricgate gate \
+                     reset`"
                 ));
             }
             if let Some(why) = paused {
                 lines.push(format!(
-                    "watch: {why}; nothing is drained or measured until then, or until `fabricgate \
+                    "watch: {why}; no drains and no measurements until then, or until `fabricgate \
                      gate resume`"
                 ));
             }
@@ -64,11 +64,11 @@ pub fn event_lines(event: &WatchEvent) -> Vec<String> {
             vec![format!("watch: {name} {outcome} ({code}) after {seconds:.0} s")]
         }
         WatchEvent::Marks { nodes, why, result } => {
-            let result = result.as_deref().unwrap_or("would be put right");
+            let result = result.as_deref().unwrap_or("would be corrected");
             vec![format!("watch: marks of {}: {why}: {result}", fold_nodes(nodes))]
         }
         WatchEvent::Trouble { what } => vec![format!("watch: {what}")],
-        WatchEvent::Stopping { why } => vec![format!("watch: {why}; waiting for what runs")],
+        WatchEvent::Stopping { why } => vec![format!("watch: {why}; waiting for running jobs")],
     }
 }
 

@@ -25,13 +25,17 @@ mod tests;
 /// Location and peers of a probe.
 #[derive(Debug)]
 pub struct NativeProbeSite<'a> {
+    /// The simulated scenario.
     pub scenario: &'a Scenario,
+    /// The fabric of the scenario.
     pub fabric: &'a SimFabric,
+    /// The node of the probe's process.
     pub node: &'a str,
     /// All participating nodes, in order; empty for a single-node probe.
     pub nodes: &'a [String],
     /// Indices of the GPUs on each node; empty for all.
     pub gpus: &'a [u32],
+    /// NCCL and CUDA variables of the process.
     pub environment: MpiEnvironment,
     /// The noise of a reading.
     pub noise: fn(u32) -> u32,

@@ -11,6 +11,7 @@ pub const ITERATIONS: u64 = 5000;
 /// A run between two nodes, or between one node's NIC and a healthy partner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimPerftestRun {
+    /// Index of the NIC's rail, from 0.
     pub rail: usize,
     /// The partner's index in the fabric.
     pub peer: Option<usize>,
@@ -20,6 +21,7 @@ pub struct SimPerftestRun {
     pub reads: bool,
     /// Whether both directions run concurrently; their rates are added up.
     pub bidirectional: bool,
+    /// Number of queue pairs (`-q`).
     pub pairs: u32,
     /// Binary logarithms of the smallest and the largest message.
     pub sizes: [u32; 2],
@@ -91,6 +93,7 @@ pub fn server_not_found(peer: &str, port: u16) -> SimToolOutput {
     SimToolOutput::with_exit_code(String::new(), why, 1)
 }
 
+/// Renders the output of a bandwidth test with one row per message size.
 pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> SimToolOutput {
     let rule = "-".repeat(87);
     let (fabric, first) = (bench.fabric, bench.gpus().first().copied());

@@ -1,9 +1,9 @@
-//! Small files that stand for much: aliases of aliases, entities, host lists,
-//! brackets in brackets. Each ends in an answer, in bounded memory.
+//! Small files that expand to much: aliases of aliases, entities, host lists, nested brackets.
+//! Each is answered in bounded memory.
 
 use super::place::Place;
 
-/// Ten levels of nine aliases each: three and a half thousand million words.
+/// Ten levels of nine aliases each: 3.5 billion words.
 fn aliases() -> String {
     let mut text = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
     for (name, before) in ('b'..='k').zip('a'..) {
@@ -71,7 +71,7 @@ fn no_small_file_of_claims_stands_for_more_than_fits() {
 }
 
 #[test]
-fn brackets_without_end_are_no_configuration_and_no_output() {
+fn endless_brackets_are_neither_configuration_nor_output() {
     let place = Place::new();
     let deep = "[".repeat(100_000);
     place.put("fabricgate.toml", format!("claims = {deep}"));

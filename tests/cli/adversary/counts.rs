@@ -1,6 +1,6 @@
-//! Counts and sizes that no machine has, in everything that is read: each number of a
-//! recorded input is replaced by a huge one. Nothing of that size is made: the program
-//! has a gigabyte of address space, and its exit codes are the documented ones.
+//! Impossible counts and sizes in every input: each number of a recorded input is replaced by a
+//! huge one. The program allocates nothing of that size: it has a gigabyte of address space, and
+//! its exit codes are the documented ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,12 +12,12 @@ use super::place::{Place, run};
 /// Kilobytes of address space: what the program maps, and some hundred megabytes.
 const MEMORY: u64 = 1 << 20;
 
-/// What is put in the place of a number: a count that would fit the memory of no machine,
-/// and the largest of each width.
+/// Replacements for a number: a count whose allocation exceeds any machine's memory, and the
+/// largest number of each width.
 const HUGE: [u64; 5] = [300_000, 4_000_000, 0x7fff_ffff, u32::MAX as u64, u64::MAX];
 
-/// The numbers of a document, one for each place in its structure: elements of a list,
-/// and names of nodes, are one place.
+/// The numbers of a document, one for each place in its structure: elements of a list count as
+/// one place, and so do names of nodes.
 fn places(value: &Value, at: &str, found: &mut BTreeMap<String, String>, pointer: &str) {
     match value {
         Value::Number(_) => _ = found.entry(at.to_owned()).or_insert_with(|| pointer.to_owned()),
@@ -37,7 +37,6 @@ fn places(value: &Value, at: &str, found: &mut BTreeMap<String, String>, pointer
     }
 }
 
-/// The document with this number replaced.
 fn with(value: &Value, pointer: &str, number: u64) -> Value {
     let mut value = value.clone();
     *value.pointer_mut(pointer).expect("it was found there") = number.into();
@@ -107,13 +106,13 @@ fn a_huge_number_anywhere_in_a_run_folder_allocates_nothing_of_its_size() {
         let mut found = BTreeMap::new();
         places(&all, "", &mut found, "");
         for (number, (at, pointer)) in found.iter().enumerate() {
-            // Each place gets two of them; all are met many times.
+            // Each place gets two of the replacements; every replacement is used many times.
             for huge in [HUGE[number % HUGE.len()], HUGE[(number + 1) % HUGE.len()]] {
                 let Value::Array(lines) = with(&all, pointer, huge) else { panic!("a list") };
                 let text: Vec<String> = lines.iter().map(Value::to_string).collect();
                 fs::write(&path, text.join("\n") + "\n").expect("written");
                 let what = format!("{name}{at} = {huge}");
-                // Line 1 of a file begins with its format, which the reader wants first.
+                // Line 1 of a file begins with its format, which the reader checks first.
                 let reader: &[&str] = match name {
                     "verdicts.json" | "actions.json" | "cells.jsonl" => &["report", "runs/r"],
                     _ => &["replay", "runs/r"],
@@ -141,7 +140,7 @@ fn a_huge_number_in_a_tools_output_allocates_nothing_of_its_size() {
     for (number, file) in files.iter().enumerate() {
         let Ok(text) = fs::read_to_string(file) else { continue };
         let huge = HUGE[number % HUGE.len()];
-        // `fuzz` judges all of them; here is what they take.
+        // `fuzz` judges all of them; this test bounds the memory they take.
         for text in in_text(&text, huge).into_iter().step_by(9) {
             place.put("in/nodes/box2/out.txt", &text);
             ends(&place, &["judge", "in"], &text);
@@ -150,14 +149,15 @@ fn a_huge_number_in_a_tools_output_allocates_nothing_of_its_size() {
 }
 
 #[test]
-fn a_huge_number_in_a_claim_is_told_with_its_place_and_allocates_nothing_of_its_size() {
+fn a_huge_number_in_a_claim_is_reported_with_its_place_and_allocates_nothing_of_its_size() {
     let place = small();
     let claims = "[[domain]]\nname = \"a\"\nnodes = \"box[1-18]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 1000\n";
     let folder = |text: &str| {
         place.put("in/claims.toml", text);
         place.put("in/nodes/box1/out.txt", "nothing that a tool prints\n");
     };
-    // As many as are taken in, for each of 18 nodes: 18,000 GPUs, of which one table holds some.
+    // As many GPUs as a reader accepts, for each of 18 nodes: 18,000 GPUs, of which one table
+    // holds some.
     folder(claims);
     ends(&place, &["judge", "in"], claims);
     folder(&claims.replace("1000", "4000000"));
@@ -168,7 +168,7 @@ fn a_huge_number_in_a_claim_is_told_with_its_place_and_allocates_nothing_of_its_
         "{ended:?}"
     );
 
-    // What a kubelet, Slurm and Ray say of a node.
+    // A kubelet's, Slurm's and Ray's report about a node.
     let node = |name: &str, gpus: u64| {
         serde_json::json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
             "labels": {"nvidia.com/gpu.clique": "9e9a6f3c-0000-4000-8000-1234567890ab.1", "nvidia.com/gpu.count": gpus.to_string()}},
@@ -180,15 +180,15 @@ fn a_huge_number_in_a_claim_is_told_with_its_place_and_allocates_nothing_of_its_
         place.put("nodes.json", list.to_string());
         let ended = place.run(&["--json", "claims", "nodes.json"]);
         assert!([Some(0), Some(4)].contains(&ended.code), "{ended:?}");
-        let said: Value = serde_json::from_str(&ended.stdout).expect("JSON");
-        let said = &said["claims"];
-        let domains = said["domains"].as_array().expect("domains");
+        let document: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        let document = &document["claims"];
+        let domains = document["domains"].as_array().expect("domains");
         assert!(
             domains.iter().all(|it| it["gpus_per_node"].as_u64().unwrap_or(0) <= 1_024),
-            "{said}"
+            "{document}"
         );
         if gpus <= u64::from(u32::MAX) {
-            let problems = said["sources"][0]["problems"].to_string();
+            let problems = document["sources"][0]["problems"].to_string();
             assert!(
                 problems.contains("n1") && problems.contains("expected at most 1024"),
                 "{problems}"

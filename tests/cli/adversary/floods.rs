@@ -1,13 +1,13 @@
-//! Output without end, and without a line end: from a tool on a node, and from what
-//! stands where a worker should. Memory is bounded by the limit on address space that
-//! [`super::place::Place::run`] sets; that the bound is kept is what is asserted.
+//! Endless output without a line end: from a tool on a node, and from a process in place of a
+//! worker. Memory is bounded by the limit on address space that [`super::place::Place::run`]
+//! sets; the tests assert that the bound holds.
 
 use std::fs;
 
 use super::place::Place;
 
-/// Megabytes that a tool prints here; four times what is kept of an output. A
-/// gigabyte, as `FABRICGATE_FLOOD_MIB=1024` asks for, takes a debug build half a minute.
+/// Megabytes that a tool prints here: four times the captured part of an output. A gigabyte, with
+/// `FABRICGATE_FLOOD_MIB=1024`, takes a debug build half a minute.
 const FLOOD_MIB: u64 = 256;
 
 fn site(template: &str) -> Place {
@@ -31,10 +31,10 @@ fn one_line_of_a_tool_that_does_not_end_is_cut_counted_and_unknown() {
     place.program("nvbandwidth", &format!("head -c {bytes} /dev/zero | tr '\\0' x"));
     let ended = place.run(&["audit", "--config", "fabricgate.toml"]);
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
-    // No parser reads it: its head and its tail are kept.
+    // No parser reads it: only its head and its tail are kept.
     let kept = 2 * (64 << 10);
-    let said = format!("printed {} bytes beyond the size limit", bytes - kept);
-    assert!(ended.stdout.contains(&said), "{}", ended.stdout);
+    let message = format!("printed {} bytes beyond the size limit", bytes - kept);
+    assert!(ended.stdout.contains(&message), "{}", ended.stdout);
     let largest = super::place::files(&place.path("runs"))
         .iter()
         .map(|file| fs::metadata(file).expect("there").len())
@@ -65,7 +65,7 @@ fn tools_that_flood_on_all_nodes_cost_a_bounded_sum_of_memory_and_disk() {
 }
 
 #[test]
-fn what_floods_instead_of_greeting_costs_its_node_and_nothing_else() {
+fn a_flood_in_place_of_a_greeting_costs_only_its_node() {
     // A gigabyte on both streams, neither with a line end.
     let place = site("[\"flood\", \"{node}\"]");
     let flood =
@@ -73,8 +73,8 @@ fn what_floods_instead_of_greeting_costs_its_node_and_nothing_else() {
     place.program("flood", flood);
     let ended = place.run(&["audit", "--config", "fabricgate.toml"]);
     assert!([Some(4), Some(5)].contains(&ended.code), "{}", ended.stderr);
-    let said = "a line of more than 1048576 bytes";
-    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let message = "a line of more than 1048576 bytes";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Run folders of strangers, as file systems: pipes, devices, links, files without
-//! end, files that change while they are read.
+//! Untrusted run folders as file systems: pipes, devices, links, endless files, files that change
+//! while they are read.
 
 use std::fs;
 use std::fs::File;
@@ -13,7 +13,7 @@ use control::store::history::RunHistory;
 
 use super::place::{Place, change};
 
-/// Everything that reads a run folder.
+/// Every command that reads a run folder.
 const READERS: &[&[&str]] = &[
     &["report", "runs/r"],
     &["report", "runs/r", "--bundle", "box2", "--output", "b.tgz"],
@@ -45,7 +45,7 @@ fn pipes_and_devices_in_a_run_folder_are_neither_waited_for_nor_read() {
         let path = place.stranger().join(document);
         pipe(&path);
         for args in READERS {
-            // What it cannot read it may leave out or refuse; it must come back.
+            // A command may leave out or refuse an unreadable file; it must end.
             place.run(args);
         }
         fs::remove_file(&path).expect("removed");
@@ -72,7 +72,7 @@ fn files_of_many_gigabytes_and_of_endless_depth_are_refused_in_bounded_memory() 
         let ended = place.run(&["report", "runs/r"]);
         assert_eq!(ended.code, Some(5), "{document}: {ended:?}");
         assert!(ended.stderr.contains("MiB are read"), "{document}: {}", ended.stderr);
-        // A last line without its end would be taken for torn.
+        // A last line without its line end would count as torn.
         for text in [format!("{{\"format\":{deep}}}\n"), format!("{deep}\n")] {
             fs::write(&path, text).expect("written");
             let ended = place.run(&["report", "runs/r"]);
@@ -83,12 +83,12 @@ fn files_of_many_gigabytes_and_of_endless_depth_are_refused_in_bounded_memory() 
 }
 
 #[test]
-fn no_link_and_no_name_makes_a_bundle_carry_what_is_not_the_runs() {
+fn no_link_and_no_name_adds_foreign_files_to_a_bundle() {
     let place = Place::new();
     let secret = place.put("secret.txt", "root-of-all-keys\n");
     let outside = fs::canonicalize(&secret).expect("there");
     let ways: &[fn(&Path, &Path)] = &[
-        // A link in the place of an output, and one in the place of its folder.
+        // A link in place of an output, and one in place of its folder.
         |output, secret| {
             fs::remove_file(output).expect("removed");
             symlink(secret, output).expect("a link");
@@ -139,7 +139,7 @@ fn no_link_and_no_name_makes_a_bundle_carry_what_is_not_the_runs() {
     }
 }
 
-/// A stranger's run that was interrupted, so that there is something to go on with.
+/// An interrupted run from an untrusted source, so that there is a run to resume.
 fn interrupted(place: &Place) -> std::path::PathBuf {
     let run = place.stranger();
     change(&run.join(file::RUN), |run| run["state"] = "partial".into());
@@ -151,7 +151,7 @@ fn interrupted(place: &Place) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_run_that_is_gone_on_with_writes_through_no_link() {
+fn a_resumed_run_writes_through_no_link() {
     let place = Place::new();
     let precious = place.put("precious", "mine\n");
     place.program("fabricgate", &format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_fabricgate")));
@@ -163,7 +163,7 @@ fn a_run_that_is_gone_on_with_writes_through_no_link() {
          template = [\"ssh\", \"{node}\"]\n[confirm]\nwait_s = 0\n",
     );
     let args = ["audit", "--config", "fabricgate.toml", "--resume", "runs/r"];
-    // Without a link everything is written: what refuses all of it proves nothing.
+    // Without a link everything is written: a test that only sees refusals proves nothing.
     let run = interrupted(&place);
     let written = [file::VERDICTS, file::CELLS, file::ACTIONS, file::MATRIX, file::REPORT];
     written.iter().for_each(|name| fs::remove_file(run.join(name)).expect("removed"));
@@ -171,7 +171,7 @@ fn a_run_that_is_gone_on_with_writes_through_no_link() {
     let missing = written.iter().find(|name| !run.join(name).is_file());
     assert_eq!(missing, None, "{ended:?}");
     fs::remove_dir_all(run).expect("removed");
-    // One by one: a link that is refused must not keep the others from being tried.
+    // One by one: a refused link must not prevent the check of the others.
     for name in file::READ.iter().chain(&[".lock", file::MATRIX, file::REPORT]) {
         let run = interrupted(&place);
         let _ = fs::remove_file(run.join(name));
@@ -207,7 +207,7 @@ fn files_that_change_while_they_are_read_end_in_an_answer_each_time() {
 }
 
 #[test]
-fn a_history_of_somebody_else_runs_nothing_of_its_own() {
+fn an_untrusted_history_cannot_run_code() {
     let place = Place::new();
     place.stranger();
     let database = place.path("history.db");
@@ -216,7 +216,7 @@ fn a_history_of_somebody_else_runs_nothing_of_its_own() {
     drop(history);
     assert!(
         RunHistory::open_read_only(&database).is_ok(),
-        "what refuses everything proves nothing"
+        "a test that only sees refusals proves nothing"
     );
     for hostile in [
         "CREATE TRIGGER t AFTER INSERT ON runs BEGIN SELECT load_extension('x'); END",

@@ -1,9 +1,7 @@
-//! Names that are options, lists, commands or nothing that can be seen: whether they
-//! come from claims, from labels, or in a stranger's run, no word of theirs reaches a
-//! program as anything but one name.
+//! Names that are options, lists, commands or invisible characters, from claims, labels or an
+//! untrusted run: each reaches a program only as one name.
 //!
-//! What was really started is told by stand-ins on PATH that write down their
-//! arguments.
+//! Stand-ins on PATH record the arguments of the programs that are started.
 
 use std::fs;
 
@@ -11,7 +9,7 @@ use serde_json::json;
 
 use super::place::{Place, change};
 
-/// What somebody may call a node.
+/// Hostile names of a node.
 const NAMES: &[&str] = &[
     "-x",
     "--help",
@@ -35,7 +33,7 @@ const NAMES: &[&str] = &[
 const PROGRAMS: &[&str] =
     &["ssh", "srun", "salloc", "squeue", "scancel", "scontrol", "sinfo", "kubectl", "mpirun"];
 
-/// Stand-ins that write down what they were given, one argument a line.
+/// Stand-ins that record their arguments, one a line.
 fn recorded(place: &Place) {
     let at = place.path("calls").display().to_string();
     for program in PROGRAMS {
@@ -53,17 +51,17 @@ fn recorded(place: &Place) {
     place.put("nodes.json", "{\"nodes\": []}");
 }
 
-/// The arguments that were given to programs here.
+/// The arguments that programs here received.
 fn arguments(place: &Place) -> Vec<String> {
     let text = fs::read_to_string(place.path("calls")).unwrap_or_default();
     text.lines().filter_map(|line| line.strip_prefix("ARG ")).map(str::to_owned).collect()
 }
 
-/// No argument came of a hostile name, whole or in part.
+/// No argument contains a hostile name, whole or in part.
 fn untouched(place: &Place, name: &str) {
     for argument in arguments(place) {
         let first = name.split(['\n', ' ', '\0']).next().expect("one");
-        // `ALL` and a list are dangerous wherever they stand, the others as words.
+        // `ALL` and a list are dangerous anywhere in a command, the others only as whole words.
         let is_it = argument == name || argument == first && first != "n1";
         let holds = argument.contains("PWNED")
             || (["ALL", "n[1-5],m"].contains(&name) && argument.contains(name));
@@ -134,7 +132,7 @@ fn names_in_labels_and_answers_never_become_arguments() {
 }
 
 #[test]
-fn a_strangers_run_names_no_node_to_the_scheduler_but_single_ones() {
+fn an_untrusted_run_names_only_single_nodes_to_the_scheduler() {
     let mut asked = 0;
     for name in NAMES {
         let place = Place::new();

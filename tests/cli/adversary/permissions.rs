@@ -1,4 +1,4 @@
-//! Who may read and write what is left on disk, whatever the umask.
+//! Access rights of the files that runs leave on disk, under any umask.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -41,7 +41,7 @@ fn folders(path: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn nobody_else_may_write_what_a_run_left_and_nobody_else_reads_a_key() {
+fn only_the_owner_may_write_a_runs_files_and_read_a_key() {
     for (umask, folder, file) in [("000", 0o755, 0o644), ("077", 0o700, 0o600)] {
         let place = site(umask);
         assert_eq!(mode(&place.path("key.pem")), 0o600, "{umask}");
@@ -62,13 +62,13 @@ fn a_private_key_that_others_may_read_is_refused() {
     for open in [0o640, 0o604, 0o644, 0o660] {
         fs::set_permissions(place.path("key.pem"), fs::Permissions::from_mode(open)).expect("set");
         let ended = place.run(&["burn-in", "--config", "fabricgate.toml"]);
-        let said = ended.stdout + &ended.stderr;
-        assert!(said.contains("others may read this private key"), "{open:o}: {said}");
+        let output = ended.stdout + &ended.stderr;
+        assert!(output.contains("others may read this private key"), "{open:o}: {output}");
     }
 }
 
 #[test]
-fn the_gate_keeps_its_journal_to_itself_whatever_the_umask() {
+fn the_gates_journal_is_private_under_any_umask() {
     let mut place = Place::new();
     place.umask = Some("000");
     place.program(
@@ -89,11 +89,11 @@ fn the_gate_keeps_its_journal_to_itself_whatever_the_umask() {
 }
 
 #[test]
-fn what_lies_under_a_guessed_name_is_replaced_and_not_followed() {
+fn a_file_at_a_predicted_name_is_replaced_and_not_followed() {
     let place = Place::new();
     let run = place.stranger();
     let precious = place.put("precious", "mine");
-    // An attacker can count which number the next process gets: the last word here is the latest.
+    // An attacker can predict the next process ID: the last argument here is the latest one.
     let load = fs::read_to_string("/proc/loadavg").expect("Linux");
     let next: u32 = load.split_whitespace().last().expect("a word").parse().expect("a number");
     for pid in next..next + 4_000 {
@@ -108,14 +108,14 @@ fn what_lies_under_a_guessed_name_is_replaced_and_not_followed() {
 }
 
 #[test]
-fn folders_for_a_moment_are_our_own() {
+fn temporary_folders_are_private() {
     let mut place = Place::new();
     place.umask = Some("000");
     let tmp = place.path("tmp");
     fs::create_dir(&tmp).expect("made");
     place.env.insert("TMPDIR".to_owned(), tmp.display().to_string());
     place.put("rack.toml", MACHINES);
-    // Looked at while it runs: a launcher and a probe list what lies there.
+    // Checked while it runs: a launcher and a probe list the files.
     place.put(
         "probes/spy.toml",
         "name = \"spy\"\ntitle = \"ours\"\nparser = \"nvbandwidth\"\nargv = [\"spy\"]\n\
@@ -135,7 +135,7 @@ fn folders_for_a_moment_are_our_own() {
     );
     place.run(&["audit", "--config", "fabricgate.toml"]);
     let ended = place.run(&["audit", "--config", "sim.toml"]);
-    let seen = fs::read_to_string(place.path("seen")).expect("somebody looked");
+    let seen = fs::read_to_string(place.path("seen")).expect("a process listed the files");
     let folders: Vec<&str> = seen.lines().filter(|line| line.starts_with('d')).collect();
     assert!(!folders.is_empty(), "nothing lay there: {seen}{ended:?}");
     for line in folders {

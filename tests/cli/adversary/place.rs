@@ -1,5 +1,5 @@
-//! A folder to attack in, and the program in it. A program that hangs or wants more
-//! memory than it may have fails the test.
+//! A folder to attack in, and the program in it. A program that hangs or exceeds its memory limit
+//! fails the test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use crate::patience;
 
-/// Kilobytes of address space that a run of the program may take, with all that it
-/// maps: measured, the largest here takes a third of it.
+/// Kilobytes of address space that a run of the program may take, with all that it maps: by
+/// measurement, the largest run here takes a third of it.
 pub(crate) const MEMORY: u64 = 3 << 20;
 
-/// Longest time for one command. Any takes seconds; a hang is what this tells.
+/// Longest time for one command. Each takes seconds; only a hang takes longer.
 const HANGS: Duration = Duration::from_secs(120);
 
 /// Two nodes, one of them slow, so that there are findings and proposals.
@@ -25,7 +25,7 @@ const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nnodes = \"box[1-2]\
     platform = \"hgx-h100\"\ngpus_per_node = 2\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"box2:1\"\ncount = 3\n";
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -33,7 +33,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// A folder with programs of its own in front of everybody's.
+/// A folder with programs that precede the machine's own on PATH.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
     pub(crate) env: BTreeMap<String, String>,
@@ -60,13 +60,12 @@ impl Place {
         path
     }
 
-    /// A program that is found before the machine's own.
+    /// A program that is found before the machine's.
     pub(crate) fn program(&self, name: &str, script: &str) {
         let path = self.put(&format!("bin/{name}"), format!("#!/bin/sh\n{script}\n"));
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("executable");
     }
 
-    /// Runs the program here, within bounds of memory and time.
     #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let umask = self.umask.map(|mask| format!("umask {mask}; ")).unwrap_or_default();
@@ -94,7 +93,7 @@ impl Place {
     pub(crate) fn stranger(&self) -> PathBuf {
         let to = self.path("runs/r");
         copy(run(), &to);
-        // As a run on machines: what stands in for them is left out of many answers.
+        // As a run on machines: many answers omit simulated nodes.
         change(&to.join("run.json"), |run| {
             run["launcher"] = serde_json::json!({"kind": "command", "template": ["ssh", "{node}"]});
         });
@@ -115,7 +114,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The folder of a run that was made once, by the program.
+/// The folder of a run that the program made once.
 pub(crate) fn run() -> &'static Path {
     static RUN: OnceLock<(Place, PathBuf)> = OnceLock::new();
     let (_, run) = RUN.get_or_init(|| {
@@ -130,7 +129,6 @@ pub(crate) fn run() -> &'static Path {
     run
 }
 
-/// Changes a JSON document.
 pub(crate) fn change(path: &Path, change: impl FnOnce(&mut Value)) {
     let text = fs::read_to_string(path).expect("a document");
     let mut value: Value = serde_json::from_str(&text).expect("JSON");

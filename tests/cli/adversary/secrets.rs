@@ -1,5 +1,5 @@
-//! Secrets in the environment, in files and in the configuration: none of them in
-//! anything that is printed, written, or given to what is started.
+//! Secrets in the environment, in files and in the configuration: none of them appears in printed
+//! or written output, or reaches a started program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::place::{Place, files};
 
-/// Every secret here begins so.
+/// Prefix of every secret here.
 const MARK: &str = "s3cr3t-";
 
-/// Secrets as sites call them: no list of endings has them all.
+/// Secrets under the names that sites use: no list of endings covers all of them.
 const OTHERS: [&str; 16] = [
     "CI_JOB_JWT",
     "DOCKER_AUTH_CONFIG",
@@ -30,8 +30,8 @@ const OTHERS: [&str; 16] = [
     "NVIDIA_API_KEY",
 ];
 
-/// A stand-in for ssh that writes down arguments, its environment, and the command
-/// lines of all processes that it can see, and then is the node.
+/// A stand-in for ssh that records arguments, its environment, and the command lines of all
+/// visible processes, and then acts as the node.
 const REACH: &str = "{ printf '%s\\n' \"$@\"; env; } >> seen\n\
     for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done 2>/dev/null >> seen\n\
     shift\nexec \"$@\"";
@@ -65,7 +65,7 @@ fn site() -> Place {
         .expect("set");
     for (name, value) in [
         ("OPS_HOOK", format!("http://127.0.0.1:9/{MARK}hook")),
-        // Nothing in its name tells: only the configuration does.
+        // Its name does not mark it as a secret: only the configuration does.
         ("OPS_BEARER", format!("{MARK}variable")),
         ("SLURM_JWT", format!("{MARK}jwt")),
         ("GITHUB_TOKEN", format!("{MARK}github")),
@@ -77,7 +77,7 @@ fn site() -> Place {
     for name in OTHERS {
         place.env.insert(name.to_owned(), format!("{MARK}{name}"));
     }
-    // What steers tools, and what the configuration names.
+    // Variables that steer tools, and variables that the configuration names.
     place.env.insert("NCCL_DEBUG".to_owned(), "WARN".to_owned());
     place.env.insert("SITE_RAIL".to_owned(), "rail0".to_owned());
     place
@@ -106,7 +106,7 @@ fn no_secret_is_printed_written_or_handed_on() {
         let args = [&["--config", "fabricgate.toml"], args].concat();
         let ended = place.run(&args);
         for text in [&ended.stdout, &ended.stderr] {
-            assert!(!text.contains(MARK), "{args:?} says a secret: {text}");
+            assert!(!text.contains(MARK), "{args:?} prints a secret: {text}");
         }
     }
     let run = fs::read_dir(place.path("runs")).expect("runs").next().expect("a run");
@@ -142,20 +142,20 @@ fn no_secret_is_printed_written_or_handed_on() {
             assert_eq!(line, None, "{} holds a secret", file.display());
         }
     }
-    // What steers a tool reaches it, through the worker that starts it.
+    // A variable that steers a tool reaches it, through the worker that starts it.
     let tool = fs::read_to_string(place.path("seen.tool")).expect("it was started");
     for given in ["NCCL_DEBUG=WARN", "SITE_RAIL=rail0"] {
         assert!(tool.lines().any(|line| line == given), "{given}: {tool}");
     }
-    // Slurm's own program may have the token that is Slurm's, and none of ours.
+    // Slurm's own program may receive Slurm's token, and none of fabricgate's.
     let scontrol = fs::read_to_string(place.path("seen.scontrol")).expect("it was asked");
     assert!(scontrol.contains(&format!("SLURM_JWT={MARK}jwt")));
-    assert!(!scontrol.contains(&format!("{MARK}hook")), "an address of ours");
-    assert!(!scontrol.contains(&format!("{MARK}variable")), "a token of ours");
+    assert!(!scontrol.contains(&format!("{MARK}hook")), "a configured address");
+    assert!(!scontrol.contains(&format!("{MARK}variable")), "fabricgate's token");
 }
 
 #[test]
-fn srun_carries_no_secret_but_slurms_own_to_nodes() {
+fn srun_passes_only_slurms_own_secret_to_nodes() {
     let place = site();
     place.program("srun", "env >> seen.srun; printf '%s\\n' \"$@\" >> seen.words; exit 1");
     place.program("salloc", "echo 'salloc: Granted job allocation 7' >&2");
@@ -174,17 +174,17 @@ fn srun_carries_no_secret_but_slurms_own_to_nodes() {
     );
     place.run(&["audit", "--config", "fabricgate.toml"]);
     let Ok(seen) = fs::read_to_string(place.path("seen.srun")) else {
-        // What stands in for Slurm was not believed; the claim is checked by the other test
-        // and by `launch`'s, and this one says that it saw nothing.
+        // The stand-in for Slurm was rejected; the other test and `launch`'s check the claim, and
+        // this test checks that the stand-in received nothing.
         panic!("srun was never started");
     };
     let secrets: BTreeSet<&str> = seen.lines().filter(|line| line.contains(MARK)).collect();
     let slurms = format!("SLURM_JWT={MARK}jwt");
     assert_eq!(secrets, BTreeSet::from([slurms.as_str()]));
-    // Without this option srun gives a step all that it was given.
+    // Without this option srun passes its whole environment to a step.
     let words = fs::read_to_string(place.path("seen.words")).expect("it was called");
     let named = words.lines().find_map(|word| word.strip_prefix("--export="));
-    let named: BTreeSet<&str> = named.expect("it says what is carried").split(',').collect();
+    let named: BTreeSet<&str> = named.expect("the option lists the variables").split(',').collect();
     assert!(named.contains("PATH") && named.contains("NCCL_DEBUG") && named.contains("SITE_RAIL"));
     let others = ["ALL", "SLURM_JWT", "SSH_AUTH_SOCK", "OPS_BEARER", "OPS_HOOK"];
     let secret = others.iter().chain(&OTHERS).find(|name| named.contains(**name));

@@ -1,8 +1,8 @@
-//! Servers that are not who they say: signed by themselves, for another host, run
-//! out. Refused by default by everything that speaks TLS, before a word is said; and
-//! a redirection takes no token anywhere.
+//! Servers with a wrong certificate: self-signed, for another host, expired. Every TLS client
+//! refuses them by default, before it sends anything; and a redirection carries no token
+//! elsewhere.
 //!
-//! Certificates are made by openssl, and SKIPPED is said where there is none.
+//! openssl makes the certificates; the tests print SKIPPED where it is missing.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use super::place::Place;
 
 const TOKEN: &str = "s3cr3t-bearer";
 
-/// Runs openssl here; false where there is none.
+/// Runs openssl here; false where it is missing.
 #[expect(clippy::disallowed_methods, reason = "a test makes certificates")]
 fn openssl(place: &Place, words: &str) -> bool {
     let mut command = Command::new("openssl");
@@ -27,9 +27,9 @@ fn openssl(place: &Place, words: &str) -> bool {
     command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// An authority, and certificates of it: a good one, one for another host, one that
-/// ran out; and one that signed itself. `None` where openssl is missing.
-#[expect(clippy::print_stderr, reason = "a test that checks nothing says so")]
+/// An authority and its certificates: a valid one, one for another host, an expired one; and a
+/// self-signed one. `None` where openssl is missing.
+#[expect(clippy::print_stderr, reason = "a test that checks nothing reports it")]
 fn certificates(place: &Place) -> Option<()> {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     let made = openssl(
@@ -37,7 +37,7 @@ fn certificates(place: &Place) -> Option<()> {
         &format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"),
     );
     if !made {
-        eprintln!("SKIPPED: there is no openssl that makes certificates");
+        eprintln!("SKIPPED: no openssl that makes certificates");
         return None;
     }
     let here = "subjectAltName=DNS:localhost,IP:127.0.0.1";
@@ -62,7 +62,7 @@ fn certificates(place: &Place) -> Option<()> {
     Some(())
 }
 
-/// A server with such a certificate: its port, and what it was told inside TLS.
+/// A server with such a certificate: its port, and the bytes that it received inside TLS.
 fn server(place: &Place, name: &str, answer: String) -> (u16, Arc<Mutex<String>>) {
     let pem = |end: &str| fs::read(place.path(&format!("{name}.{end}"))).expect("made");
     let chain = vec![CertificateDer::from_pem_slice(&pem("pem")).expect("a certificate")];
@@ -77,8 +77,8 @@ fn server(place: &Place, name: &str, answer: String) -> (u16, Arc<Mutex<String>>
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let told = Arc::new(Mutex::new(String::new()));
-    let hears = Arc::clone(&told);
+    let received = Arc::new(Mutex::new(String::new()));
+    let hears = Arc::clone(&received);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { return };
@@ -95,11 +95,11 @@ fn server(place: &Place, name: &str, answer: String) -> (u16, Arc<Mutex<String>>
             }
         }
     });
-    (port, told)
+    (port, received)
 }
 
-fn heard(told: &Arc<Mutex<String>>) -> String {
-    told.lock().expect("no holder panics").clone()
+fn text_of(received: &Arc<Mutex<String>>) -> String {
+    received.lock().expect("no holder panics").clone()
 }
 
 fn answer(status: &str, more: &str, body: &str) -> String {
@@ -110,7 +110,7 @@ fn answer(status: &str, more: &str, body: &str) -> String {
     )
 }
 
-/// A webhook at this port; `ca` says whose certificates count besides the system's.
+/// A webhook at this port; `ca` lists the trusted certificates besides the system's.
 fn webhook(place: &Place, port: u16, ca: &str) {
     place.put("token", TOKEN);
     let config = format!(
@@ -124,7 +124,7 @@ fn webhook(place: &Place, port: u16, ca: &str) {
 const OWN_CA: &str = "ca_file = \"ca.pem\"\n";
 
 #[test]
-fn webhooks_say_nothing_to_a_server_that_is_not_who_it_says() {
+fn webhooks_send_nothing_to_a_server_with_a_wrong_certificate() {
     let place = Place::new();
     if certificates(&place).is_none() {
         return;
@@ -133,20 +133,20 @@ fn webhooks_say_nothing_to_a_server_that_is_not_who_it_says() {
     for (name, ca) in
         [("own", ""), ("good", ""), ("own", OWN_CA), ("elsewhere", OWN_CA), ("expired", OWN_CA)]
     {
-        let (port, told) = server(&place, name, answer("200 OK", "", "{}"));
+        let (port, received) = server(&place, name, answer("200 OK", "", "{}"));
         webhook(&place, port, ca);
         let ended = place.run(&test);
         assert_ne!(ended.code, Some(0), "{name}: {ended:?}");
-        let said = (ended.stdout + &ended.stderr).to_lowercase();
-        assert!(said.contains("certificate"), "{name}: {said}");
-        assert_eq!(heard(&told), "", "{name} was told something");
+        let output = (ended.stdout + &ended.stderr).to_lowercase();
+        assert!(output.contains("certificate"), "{name}: {output}");
+        assert_eq!(text_of(&received), "", "{name} received data");
     }
-    // And to one that is: what refuses everything proves nothing.
-    let (port, told) = server(&place, "good", answer("200 OK", "", "{}"));
+    // A valid server receives it: a client that refuses all of them proves nothing.
+    let (port, received) = server(&place, "good", answer("200 OK", "", "{}"));
     webhook(&place, port, OWN_CA);
     let ended = place.run(&test);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(heard(&told).contains(TOKEN));
+    assert!(text_of(&received).contains(TOKEN));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_redirection_takes_the_token_nowhere() {
     if certificates(&place).is_none() {
         return;
     }
-    let (elsewhere, told) = server(&place, "good", answer("200 OK", "", "{}"));
+    let (elsewhere, received) = server(&place, "good", answer("200 OK", "", "{}"));
     for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"]
     {
         let to = format!("Location: https://127.0.0.1:{elsewhere}/x\r\n");
@@ -163,13 +163,13 @@ fn a_redirection_takes_the_token_nowhere() {
         webhook(&place, port, OWN_CA);
         let ended = place.run(&["--config", "fabricgate.toml", "notify", "test"]);
         assert_ne!(ended.code, Some(0), "{status}: {ended:?}");
-        assert!(heard(&first).contains(TOKEN), "{status}: the first one is who it says");
-        assert_eq!(heard(&told), "", "{status} was followed");
+        assert!(text_of(&first).contains(TOKEN), "{status}: the first one has a valid certificate");
+        assert_eq!(text_of(&received), "", "{status} was followed");
     }
 }
 
 #[test]
-fn slurmrestd_is_asked_only_where_its_certificate_is_its_own() {
+fn slurmrestd_gets_a_request_only_with_a_valid_certificate() {
     let mut place = Place::new();
     if certificates(&place).is_none() {
         return;
@@ -182,17 +182,17 @@ fn slurmrestd_is_asked_only_where_its_certificate_is_its_own() {
             let authority = place.path("ca.pem").display().to_string();
             place.env.insert("SSL_CERT_FILE".to_owned(), authority);
         }
-        let (port, told) = server(&place, name, answer("500 Broken", "", "{}"));
+        let (port, received) = server(&place, name, answer("500 Broken", "", "{}"));
         let ask = format!("slurmrestd=https://localhost:{port}");
         let ended = place.run(&["claims", "--from", &ask]);
         let is_right = name == "good" && trusts;
-        assert_eq!(heard(&told).contains(TOKEN), is_right, "{name}: {ended:?}");
-        assert!(is_right || heard(&told).is_empty(), "{name} was told something");
+        assert_eq!(text_of(&received).contains(TOKEN), is_right, "{name}: {ended:?}");
+        assert!(is_right || text_of(&received).is_empty(), "{name} received data");
     }
 }
 
 #[test]
-fn the_api_server_is_asked_only_where_its_certificate_is_its_own() {
+fn the_api_server_gets_a_request_only_with_a_valid_certificate() {
     let mut place = Place::new();
     if certificates(&place).is_none() {
         return;
@@ -202,7 +202,7 @@ fn the_api_server_is_asked_only_where_its_certificate_is_its_own() {
     for (name, trusts) in
         [("own", false), ("good", false), ("elsewhere", true), ("expired", true), ("good", true)]
     {
-        let (port, told) = server(&place, name, answer("500 Broken", "", "{}"));
+        let (port, received) = server(&place, name, answer("500 Broken", "", "{}"));
         let authority = place.path("ca.pem").display().to_string();
         let authority =
             if trusts { format!("certificate-authority: {authority}, ") } else { String::new() };
@@ -217,7 +217,7 @@ fn the_api_server_is_asked_only_where_its_certificate_is_its_own() {
         );
         let ended = place.run(&["claims", "--from", "kubernetes"]);
         let is_right = name == "good" && trusts;
-        assert_eq!(heard(&told).contains(TOKEN), is_right, "{name}: {ended:?}");
-        assert!(is_right || heard(&told).is_empty(), "{name} was told something");
+        assert_eq!(text_of(&received).contains(TOKEN), is_right, "{name}: {ended:?}");
+        assert!(is_right || text_of(&received).is_empty(), "{name} received data");
     }
 }

@@ -1,9 +1,8 @@
-//! Hostile words in a run folder, through everything that shows one.
+//! Hostile text in a run folder, through every command that displays one.
 //!
-//! Every text of a kind (`node`, `summary`, ...) gets a tail that would clear the
-//! screen, rename the window, turn the line round, run a script, begin a formula and
-//! begin a new line. One kind at a time: some of them end in a refusal, which must
-//! be as harmless.
+//! Every text of a kind (`node`, `summary`, ...) gets a tail that would clear the screen, rename
+//! the window, reverse the line, run a script, begin a formula and begin a new line. One kind at
+//! a time: some of them end in a refusal, which must be as harmless.
 
 use std::fs;
 
@@ -15,7 +14,7 @@ use super::place::Place;
 const TAIL: &str =
     "\u{1b}]0;OWNED\u{7}\u{1b}[2J\u{9b}1m\u{202e}<script>alert(1)</script>\"'=1+1\nX";
 
-/// What texts in a run folder are called.
+/// Keys of the texts in a run folder.
 const KINDS: &[&str] = &[
     "rule",
     "summary",
@@ -78,7 +77,7 @@ fn taint(place: &Place, kind: &str) {
     }
 }
 
-/// The first thing in a text that would do something to a terminal.
+/// The first part of a text that would affect a terminal.
 fn steers(text: &str) -> Option<String> {
     let bad = |c: char| {
         (c.is_control() && c != '\n' && c != '\t')
@@ -90,7 +89,7 @@ fn steers(text: &str) -> Option<String> {
 }
 
 #[test]
-fn no_word_of_a_strangers_run_steers_a_terminal_or_a_page() {
+fn no_text_of_an_untrusted_run_controls_a_terminal_or_a_page() {
     let all: &[&[&str]] = &[
         &["report", "runs/r"],
         &["report", "runs/r", "--json"],
@@ -107,7 +106,7 @@ fn no_word_of_a_strangers_run_steers_a_terminal_or_a_page() {
         taint(&place, kind);
         for args in all {
             let ended = place.run(args);
-            // A colour is kept where a report is coloured; none is asked for here.
+            // A coloured report keeps its colours; none is requested here.
             for text in [&ended.stdout, &ended.stderr] {
                 assert_eq!(steers(text), None, "{kind}: {args:?}");
             }

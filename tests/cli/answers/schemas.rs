@@ -1,5 +1,5 @@
-//! What commands print and leave behind, held against the published schemas by a
-//! validator that is not ours.
+//! Printed and stored documents, checked against the published schemas by an independent
+//! validator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,18 +8,18 @@ use std::path::Path;
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::Value;
 
-use super::{fabricgate, root, told};
+use super::{fabricgate, root, stderr};
 
-/// Formats that nothing below writes: their probes need hardware, their documents a
-/// cluster, or thousands of sweeps.
+/// Formats that no command below writes: their probes need hardware, their documents a cluster,
+/// or thousands of sweeps.
 const ELSEWHERE: &[&str] = &["fabricgate.fabric/1", "fabricgate.tcp/1", "fabricgate.topology/1"];
 
-/// Two nodes that a real controller told of, one of them with a GPU that lost links.
+/// Two nodes that a real controller reported, one of them with a GPU that lost links.
 const RACK: &str = "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n[[domain]]\n\
     name = \"rack\"\nnodes = \"node[0001-0002]\"\nplatform = \"gb200-nvl72\"\n[[fault]]\n\
     kind = \"lost-links\"\ngpu = \"node0002:1\"\ncount = 4\n";
 
-/// The published schemas, compiled, and which of them were needed.
+/// The published schemas, compiled, and those that were used.
 struct Held {
     schemas: Schemas,
     by_format: BTreeMap<String, SchemaIndex>,
@@ -52,7 +52,7 @@ impl Held {
         };
         let index = self.by_format.get(format).unwrap_or_else(|| panic!("{whence}: {format}"));
         if let Err(error) = self.schemas.validate(value, *index) {
-            panic!("{whence} is not what its schema says: {error:#}");
+            panic!("{whence} does not match its schema: {error:#}");
         }
         self.seen.insert(format.to_owned());
     }
@@ -69,7 +69,7 @@ impl Held {
         }
     }
 
-    /// Every file below a folder that is JSON, whatever its name.
+    /// Every JSON file below a folder, regardless of its name.
     fn folder(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -84,7 +84,6 @@ impl Held {
     }
 }
 
-/// A folder in which commands are run.
 struct Site {
     dir: tempfile::TempDir,
     held: Held,
@@ -109,22 +108,22 @@ impl Site {
         Self { dir, held: Held::new() }
     }
 
-    /// Runs a command with `--json`, holds what it prints against its schema, and gives
-    /// its first document.
-    fn says(&mut self, words: &[&str]) -> Value {
+    /// Runs a command with `--json`, checks its output against the schema, and returns the first
+    /// document.
+    fn checked(&mut self, words: &[&str]) -> Value {
         let mut command = fabricgate(words);
         command.arg("--json").current_dir(self.dir.path());
         command.env("FABRICGATE_CONFIG", self.dir.path().join("fabricgate.toml"));
         let output = command.output().expect("fabricgate runs");
         let text = String::from_utf8(output.stdout.clone()).expect("text");
         let first = serde_json::Deserializer::from_str(&text).into_iter::<Value>().next();
-        let Some(Ok(first)) = first else { panic!("{words:?}: {text}{}", told(&output)) };
+        let Some(Ok(first)) = first else { panic!("{words:?}: {text}{}", stderr(&output)) };
         assert!(first["format"].is_string(), "{words:?}: {text}");
         self.held.text(&text, &words.join(" "));
         first
     }
 
-    /// The run folder of a document that tells of a run.
+    /// The run folder that a document names.
     fn run_of(&self, document: &Value) -> String {
         format!("runs/{}", document["run"]["id"].as_str().expect("an id"))
     }
@@ -136,60 +135,59 @@ fn every_document_keeps_to_its_published_schema() {
     let path = site.dir.path().to_owned();
     let keygen = fabricgate(&["certificate", "keygen", "key.pem"]).current_dir(&path).output();
     assert!(keygen.expect("fabricgate runs").status.success());
-    // What a gate does and remembers; a scheduler that never shows a change leaves
-    // actions open.
-    let first = site.says(&["recertify", "--all", "--no-progress", "--apply"]);
+    // The gate's actions and journal; a scheduler that never shows a change leaves actions open.
+    let first = site.checked(&["recertify", "--all", "--no-progress", "--apply"]);
     let run = site.run_of(&first);
-    site.says(&["gate", "status"]);
-    site.says(&["gate", "log"]);
-    site.says(&["gate", "recover"]);
-    site.says(&["watch", "--once", "--apply"]);
-    site.says(&["watch", "--once"]);
-    // Runs, and what is said of them.
-    site.says(&["recertify", "node0002", "--no-progress"]);
-    site.says(&["burn-in", "--rounds", "2", "--no-progress"]);
-    site.says(&["plan", "burn-in"]);
-    site.says(&["report", &run]);
-    site.says(&["explain", &run, "node0002"]);
-    site.says(&["report", &run, "--bundle", "node0002", "--output", "b.tar.gz"]);
-    site.says(&["certificate", "show", "--run", &run]);
-    site.says(&["certificate", "verify", "node0001", "--run", &run]);
-    site.says(&["history"]);
-    site.says(&["history", "prune", "--older-than", "1"]);
-    let shown = site.says(&["notify", "test", "--dry-run"]);
+    site.checked(&["gate", "status"]);
+    site.checked(&["gate", "log"]);
+    site.checked(&["gate", "recover"]);
+    site.checked(&["watch", "--once", "--apply"]);
+    site.checked(&["watch", "--once"]);
+    // Runs, and their reports.
+    site.checked(&["recertify", "node0002", "--no-progress"]);
+    site.checked(&["burn-in", "--rounds", "2", "--no-progress"]);
+    site.checked(&["plan", "burn-in"]);
+    site.checked(&["report", &run]);
+    site.checked(&["explain", &run, "node0002"]);
+    site.checked(&["report", &run, "--bundle", "node0002", "--output", "b.tar.gz"]);
+    site.checked(&["certificate", "show", "--run", &run]);
+    site.checked(&["certificate", "verify", "node0001", "--run", &run]);
+    site.checked(&["history"]);
+    site.checked(&["history", "prune", "--older-than", "1"]);
+    let shown = site.checked(&["notify", "test", "--dry-run"]);
     site.held.value(&shown["targets"][0]["payload"], "a notice");
-    site.says(&["notify", "test"]);
-    // The map, and what is written from it.
+    site.checked(&["notify", "test"]);
+    // The map, and the files written from it.
     let trusted = "--even-if-simulated";
-    site.says(&["export", &run, trusted, "--to", "map", "--output", "map.json"]);
+    site.checked(&["export", &run, trusted, "--to", "map", "--output", "map.json"]);
     for (target, form) in [("map", None), ("ranks", Some("json")), ("nccl-env", Some("json"))] {
         let mut words = vec!["export", &run, trusted, "--to", target];
         words.extend(form.into_iter().flat_map(|form| ["--form", form]));
-        let answer = site.says(&words);
-        let content = answer["files"][0]["content"].as_str().expect("what it holds");
+        let answer = site.checked(&words);
+        let content = answer["files"][0]["content"].as_str().expect("its text");
         site.held.text(content, target);
     }
-    site.says(&["place", &run, trusted, "-k", "2", "--node", "node0001"]);
-    // What needs no run.
-    site.says(&["config", "check"]);
-    site.says(&["config", "keys"]);
-    site.says(&["probes", "list"]);
+    site.checked(&["place", &run, trusted, "-k", "2", "--node", "node0001"]);
+    // Commands that need no run.
+    site.checked(&["config", "check"]);
+    site.checked(&["config", "keys"]);
+    site.checked(&["probes", "list"]);
     fs::write(path.join("probe.toml"), "name = 1\n").expect("written");
-    site.says(&["probes", "check", "probe.toml"]);
-    site.says(&["doctor"]);
-    site.says(&["node", "facts"]);
+    site.checked(&["probes", "check", "probe.toml"]);
+    site.checked(&["doctor"]);
+    site.checked(&["node", "facts"]);
     let rack = root().join("tests/recorded/rack-lost-link").display().to_string();
-    site.says(&["judge", &rack]);
+    site.checked(&["judge", &rack]);
     let output = format!("{rack}/nodes/node0001/nvbandwidth-1.txt");
-    site.says(&["parse", &output]);
-    site.says(&["claims", &format!("{rack}/claims.toml")]);
-    site.says(&["sim", "record", "rack.toml", "recorded"]);
+    site.checked(&["parse", &output]);
+    site.checked(&["claims", &format!("{rack}/claims.toml")]);
+    site.checked(&["sim", "record", "rack.toml", "recorded"]);
     let pod = root().join("examples/all-low-alike.toml").display().to_string();
-    let swept = site.says(&["audit", "--sim", &pod, "--no-progress"]);
+    let swept = site.checked(&["audit", "--sim", &pod, "--no-progress"]);
     let run = site.run_of(&swept);
-    site.says(&["thresholds", "measured", &run]);
-    site.says(&["capacity", "--nodes", "4", "--segment", "2"]);
-    // What all of that left on disk.
+    site.checked(&["thresholds", "measured", &run]);
+    site.checked(&["capacity", "--nodes", "4", "--segment", "2"]);
+    // Files that all of these commands left on disk.
     let Site { dir, mut held } = site;
     held.folder(dir.path());
     let mut archive = bundle(&dir.path().join("b.tar.gz"));

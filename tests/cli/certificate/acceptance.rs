@@ -1,5 +1,5 @@
-//! Acceptance documents of burn-ins, verified by whoever was not there: signed and
-//! checked by the real openssl, edited, incomplete, of other hardware.
+//! Acceptance documents of burn-ins, verified by a party that was not present: signed and checked
+//! by the real openssl, edited, incomplete, of other hardware.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{fabricgate, program, public, site};
 
-/// The folder of a burn-in over the rack of all tests, held once.
+/// The folder of a burn-in over the rack of all tests, run once.
 fn burnt_in() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -24,7 +24,7 @@ fn burnt_in() -> &'static Path {
     })
 }
 
-/// A folder of its own with that document after a change.
+/// A copy of the folder with that document after a change.
 fn changed(change: impl Fn(&mut Value)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let text = fs::read_to_string(burnt_in().join("acceptance.json")).expect("text");
@@ -35,7 +35,7 @@ fn changed(change: impl Fn(&mut Value)) -> tempfile::TempDir {
     folder
 }
 
-/// The same as if nodes had been measured, and nobody signed it.
+/// The same as if nodes had been measured, without a signature.
 fn unsigned(change: impl Fn(&mut Value)) -> tempfile::TempDir {
     changed(|it| {
         it["real"] = json!(true);
@@ -44,7 +44,7 @@ fn unsigned(change: impl Fn(&mut Value)) -> tempfile::TempDir {
     })
 }
 
-/// What `verify` says of `a.json`, and its reasons.
+/// The result of `verify` for `a.json`, and its reasons.
 fn verify(folder: &Path, options: &[&str]) -> (Option<i32>, Value, String) {
     let args = ["--json", "certificate", "verify", "a.json"];
     let (code, stdout, stderr) = fabricgate(folder, &[&args[..], options].concat());
@@ -55,7 +55,7 @@ fn verify(folder: &Path, options: &[&str]) -> (Option<i32>, Value, String) {
 }
 
 #[test]
-fn what_a_burn_in_signed_is_verified_by_its_file_and_by_its_folder() {
+fn a_burn_ins_signed_document_is_verified_by_file_and_by_folder() {
     let folder = burnt_in().display().to_string();
     let file = burnt_in().join("acceptance.json").display().to_string();
     let key = public();
@@ -64,9 +64,9 @@ fn what_a_burn_in_signed_is_verified_by_its_file_and_by_its_folder() {
         let (code, stdout, stderr) = fabricgate(site(), &args);
         assert_eq!(code, Some(0), "{stdout}{stderr}");
         assert!(stdout.starts_with("valid  acceptance of n[1-2], burn-in "), "{stdout}");
-        assert!(stdout.contains("signature: good, of key"), "{stdout}");
+        assert!(stdout.contains("signature: good, by key"), "{stdout}");
     }
-    // Where nobody says that simulated nodes count, they accept nothing.
+    // Simulated nodes accept nothing unless the configuration counts them.
     let (code, it, why) = verify(changed(|_| {}).path(), &["--key", &key]);
     assert_eq!((code, &it["kind"]), (Some(4), &json!("acceptance")), "{it}");
     assert_eq!(it["nodes"], json!(["n1", "n2"]));
@@ -103,8 +103,7 @@ fn real_openssl_verifies_what_we_sign_and_we_what_it_signs() {
     let files = ["-sigfile", "signature", "-in", "payload"];
     let good = openssl(&[&verify_args[..], &files].concat()).expect("it was there");
     assert!(good.status.success(), "{good:?}");
-    // One of real nodes, which openssl signs: no program of ours has to be trusted with
-    // the key.
+    // A document of real nodes, which openssl signs: the key is given to openssl only.
     let mut real = read();
     real["real"] = json!(true);
     put("a.json", &real.to_string());
@@ -122,7 +121,7 @@ fn real_openssl_verifies_what_we_sign_and_we_what_it_signs() {
 }
 
 #[test]
-fn one_that_was_edited_or_is_signed_by_nobody_known_does_not_count() {
+fn an_edited_document_or_one_with_an_unknown_signer_does_not_count() {
     let key = public();
     for change in [
         (|it: &mut Value| it["nodes"][0]["rounds"] = json!(9)) as fn(&mut Value),
@@ -132,7 +131,7 @@ fn one_that_was_edited_or_is_signed_by_nobody_known_does_not_count() {
     ] {
         let (code, it, why) = verify(changed(change).path(), &["--key", &key]);
         assert_eq!(code, Some(3), "{it}");
-        assert!(why.contains("does not fit what it says"), "{why}");
+        assert!(why.contains("does not match the document"), "{why}");
     }
     let bare = unsigned(|_| {});
     assert_eq!(verify(bare.path(), &[]).0, Some(4), "a file without a signature");
@@ -143,14 +142,14 @@ fn one_that_was_edited_or_is_signed_by_nobody_known_does_not_count() {
     fabricgate(stranger.path(), &["certificate", "keygen", "other"]);
     let other = stranger.path().join("other.pub").display().to_string();
     let (code, _, why) = verify(changed(|_| {}).path(), &["--key", &other]);
-    assert!(code == Some(4) && why.contains("none of those given"), "{why}");
+    assert!(code == Some(4) && why.contains("not one of the given keys"), "{why}");
     let (code, _, stderr) =
         fabricgate(bare.path(), &["certificate", "verify", "a.json", "--key", "a.json"]);
     assert!(code == Some(2) && stderr.contains("BEGIN PUBLIC KEY"), "{stderr}");
 }
 
 #[test]
-fn what_it_says_itself_may_keep_it_from_accepting_anything() {
+fn a_documents_own_limits_may_prevent_acceptance() {
     for (change, code, expected) in [
         (
             (|it: &mut Value| {
@@ -164,10 +163,10 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
         (
             |it| it["nodes"][1]["accepted"] = json!("fail"),
             3,
-            "overall result is pass, but its nodes",
+            "overall result is pass, but the result of its nodes",
         ),
-        (|it| it["ended"] = json!("2999-01-01T00:00:00Z"), 3, "yet to come"),
-        (|it| it["created"] = json!("yesterday"), 3, "is no moment"),
+        (|it| it["ended"] = json!("2999-01-01T00:00:00Z"), 3, "in the future"),
+        (|it| it["created"] = json!("yesterday"), 3, "is not a timestamp"),
         (|it| it["state"] = json!("partial"), 4, "did not run to completion"),
         (
             |it| {
@@ -177,7 +176,7 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
             4,
             "unknown: n1: ",
         ),
-        (|it| it["nodes"] = json!([]), 3, "its nodes give unknown"),
+        (|it| it["nodes"] = json!([]), 3, "the result of its nodes is unknown"),
     ] {
         let (found, it, why) = verify(unsigned(change).path(), &["--unsigned"]);
         assert_eq!(found, Some(code), "{expected}: {it}");
@@ -198,7 +197,7 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
 }
 
 #[test]
-fn other_gpus_are_told_by_node_and_a_boot_takes_nothing_away() {
+fn replaced_gpus_are_reported_by_node_and_a_boot_revokes_nothing() {
     let folder = unsigned(|it| {
         for node in it["rounds"][1]["nodes"].as_array_mut().expect("nodes") {
             let name = node["node"].as_str().expect("a name").to_owned();
@@ -229,5 +228,5 @@ fn other_gpus_are_told_by_node_and_a_boot_takes_nothing_away() {
     assert_eq!(code, Some(3), "{it}");
     assert!(why.contains("n2: ") && why.contains("GPU"), "{why}");
     let (code, _, why) = verify(folder.path(), &["--unsigned", "--against", "e.json"]);
-    assert!(code == Some(4) && why.contains("nothing tells whether"), "{why}");
+    assert!(code == Some(4) && why.contains("no machine could be compared"), "{why}");
 }

@@ -1,5 +1,5 @@
-//! Whole fleets as every source tells them, all in agreement: nobody may be
-//! blamed. Then one defect at a time: found, with both sides, on its node.
+//! Whole fleets as every source reports them, in full agreement: no node may be blamed. Then one
+//! defect at a time: found, with both sides, on its node.
 
 use std::fmt::Write;
 
@@ -10,11 +10,11 @@ use super::{Place, disagreements};
 const RACKS: [&str; 2] =
     ["aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"];
 
-/// A machine, and what everybody says of it.
+/// A machine, and every source's claims about it.
 #[derive(Clone)]
 struct Machine {
     name: String,
-    /// Its name in Kubernetes, where it is there.
+    /// Its name in Kubernetes, where it has one.
     kubernetes: Option<String>,
     address: String,
     gpus: u32,
@@ -32,7 +32,7 @@ struct Machine {
     leaves: Vec<String>,
     driver: &'static str,
     state: &'static [&'static str],
-    /// More labels.
+    /// Additional labels.
     labels: Value,
     /// GPUs by the driver.
     seen: u32,
@@ -64,7 +64,7 @@ fn gb200() -> Vec<Machine> {
     (0..36).map(one).collect()
 }
 
-/// 32 servers in two units of eight leaves; in Kubernetes with their whole name.
+/// 32 servers in two units of eight leaves; Kubernetes uses their fully qualified names.
 fn hgx() -> Vec<Machine> {
     let one = |at: usize| Machine {
         name: format!("h{:03}", at + 1),
@@ -87,7 +87,7 @@ fn hgx() -> Vec<Machine> {
     (0..32).map(one).collect()
 }
 
-/// Machines without GPUs: those to log in are in Slurm only.
+/// Machines without GPUs: login nodes are in Slurm only.
 fn plain() -> Vec<Machine> {
     let one = |at: usize| Machine {
         name: format!("cpu{at:02}"),
@@ -113,7 +113,7 @@ fn block_names(fleet: &[Machine]) -> [String; 2] {
     [0, 1].map(|block| names(fleet.iter().filter(|m| m.block == Some(block))))
 }
 
-/// Slurm's file with these blocks, and an empty one for a rack to come.
+/// Slurm's file with these blocks, and an empty one for a future rack.
 fn topology_yaml(fleet: &[Machine]) -> String {
     let mut text =
         "- topology: nvl\n  cluster_default: true\n  block:\n    block_sizes: [16]\n    \
@@ -219,7 +219,7 @@ fn cabling(fleet: &[Machine]) -> String {
     text
 }
 
-/// What nodes and their switches say, a line each.
+/// Facts of nodes and LLDP data of their switches, a line each.
 fn facts(fleet: &[Machine]) -> String {
     let one = |(at, m): (usize, &Machine)| {
         let fabric = match m.clique.as_deref().and_then(|clique| clique.split_once('.')) {
@@ -282,8 +282,8 @@ fn ray(fleet: &[Machine]) -> Value {
     fleet.iter().enumerate().map(one).collect::<Vec<_>>().into()
 }
 
-/// Everything that is said of a fleet, in files.
-fn told(fleet: &[Machine]) -> Place {
+/// All sources' claims about a fleet, in files.
+fn sources_of(fleet: &[Machine]) -> Place {
     let place = Place::new();
     let with_gpus: Vec<Machine> = fleet.iter().filter(|m| 0 < m.gpus).cloned().collect();
     let placed: Vec<Machine> = fleet.iter().filter(|m| m.block.is_some()).cloned().collect();
@@ -314,9 +314,9 @@ fn blamed(claims: &Value) -> Vec<(String, String, String)> {
     all.map(|one| (text(&one["class"]), text(&one["severity"]), nodes(one))).collect()
 }
 
-/// Nobody is blamed, and every machine with GPUs has a platform.
+/// No node is blamed, and every machine with GPUs has a platform.
 fn agrees(fleet: &[Machine], what: &str) -> Value {
-    let claims = told(fleet).claims(&["."], 0);
+    let claims = sources_of(fleet).claims(&["."], 0);
     assert_eq!(blamed(&claims), [], "{what}: {}", claims["disagreements"]);
     for source in claims["sources"].as_array().expect("sources") {
         assert!(source["problems"].is_null(), "{what}: {source}");
@@ -330,14 +330,14 @@ fn agrees(fleet: &[Machine], what: &str) -> Value {
 }
 
 #[test]
-fn fleets_of_which_all_sources_say_the_same_blame_nobody() {
+fn fleets_with_consistent_sources_blame_no_node() {
     let claims = agrees(&gb200(), "two racks");
     assert_eq!(claims["domains"].as_array().expect("domains").len(), 2);
     let claims = agrees(&hgx(), "servers");
     assert_eq!(claims["domains"].as_array().expect("domains").len(), 32);
     assert_eq!(claims["domains"][0]["platform"], "hgx-h100");
     let all: Vec<Machine> = gb200().into_iter().chain(hgx()).chain(plain()).collect();
-    let place = told(&all);
+    let place = sources_of(&all);
     let with_tree = super::fs::read_to_string(place.path("topology.yaml")).expect("read");
     let tree = "- topology: tree\n  cluster_default: false\n  tree:\n    switches:\n      \
         - switch: spine\n        children: l1\n      - switch: l1\n        nodes: h[001-032]\n";
@@ -349,7 +349,7 @@ fn fleets_of_which_all_sources_say_the_same_blame_nobody() {
 }
 
 #[test]
-fn nodes_in_repair_slices_and_racks_with_the_default_clique_blame_nobody() {
+fn nodes_in_repair_slices_and_racks_with_the_default_clique_blame_no_node() {
     let mut repair = gb200();
     repair[3].state = &["IDLE", "DRAIN"];
     repair[20].state = &["DOWN", "NOT_RESPONDING"];
@@ -386,11 +386,11 @@ fn nodes_in_repair_slices_and_racks_with_the_default_clique_blame_nobody() {
     agrees(&turned, "blocks in another order");
 }
 
-/// What one change of two racks makes of their claims.
+/// The effect of one change of two racks on their claims.
 fn after(change: impl FnOnce(&mut Vec<Machine>), code: i32) -> Vec<(String, String, String)> {
     let mut fleet = gb200();
     change(&mut fleet);
-    let place = told(&fleet);
+    let place = sources_of(&fleet);
     let claims = place.claims(&["."], code);
     for one in disagreements(&claims) {
         assert!(!one["sides"].as_array().expect("sides").is_empty(), "{one}");
@@ -404,7 +404,7 @@ fn one(class: &str, severity: &str, nodes: &str) -> Vec<(String, String, String)
 }
 
 #[test]
-fn one_defect_is_told_once_and_on_its_node() {
+fn one_defect_is_reported_once_and_on_its_node() {
     let bad = "contradiction";
     let other = format!("{}.1", RACKS[1]);
     let stale = after(|fleet| fleet[4].label = Some(other.clone()), 3);
@@ -413,7 +413,7 @@ fn one_defect_is_told_once_and_on_its_node() {
     assert_eq!(unlabelled, one("label-missing", "doubt", "gb005"));
     let lost = after(|fleet| fleet[7].seen = 3, 3);
     assert_eq!(lost, one("gpu-count", bad, "gb008"));
-    // The scheduler was told to do without it, so everybody says the same.
+    // The scheduler runs without it, so all sources agree.
     let written_off = after(|fleet| (fleet[7].seen, fleet[7].gpus) = (3, 3), 0);
     assert_eq!(written_off, one("gpu-count", "doubt", "gb008"));
     let old = after(|fleet| fleet[7].driver = "570.86.15", 0);
@@ -423,7 +423,7 @@ fn one_defect_is_told_once_and_on_its_node() {
 }
 
 #[test]
-fn two_nodes_swapped_between_blocks_are_told_and_not_everybody_with_them() {
+fn two_nodes_swapped_between_blocks_are_reported_without_the_others() {
     let swapped = after(|fleet| (fleet[5].block, fleet[22].block) = (Some(1), Some(0)), 3);
     let nodes = |class: &str| -> Vec<&str> {
         swapped.iter().filter(|one| one.0 == class).map(|one| one.2.as_str()).collect()
@@ -435,20 +435,20 @@ fn two_nodes_swapped_between_blocks_are_told_and_not_everybody_with_them() {
 }
 
 #[test]
-fn a_name_misspelt_in_the_topology_is_told_as_such() {
-    let place = told(&gb200());
+fn a_misspelt_name_in_the_topology_is_reported_as_such() {
+    let place = sources_of(&gb200());
     for file in ["topology.yaml", "in-force.txt"] {
         let text = super::fs::read_to_string(place.path(file)).expect("read");
         place.put(file, &text.replace("gb018", "gb118"));
     }
-    let told = blamed(&place.claims(&["."], 0));
-    let classes: Vec<(&str, &str)> = told.iter().map(|t| (t.0.as_str(), t.2.as_str())).collect();
+    let named = blamed(&place.claims(&["."], 0));
+    let classes: Vec<(&str, &str)> = named.iter().map(|t| (t.0.as_str(), t.2.as_str())).collect();
     assert_eq!(classes, [("node-extra", "gb018"), ("unknown-to-scheduler", "gb118")]);
 }
 
 #[test]
-fn wrong_cables_and_ranks_are_told_with_their_hosts() {
-    let place = told(&gb200());
+fn wrong_cables_and_ranks_are_reported_with_their_hosts() {
+    let place = sources_of(&gb200());
     let text = super::fs::read_to_string(place.path("cabling.csv")).expect("read");
     place.put("cabling.csv", &text.replace("leaf-r2,1/5\n", "leaf-r1,1/50\n"));
     let cable = blamed(&place.claims(&["."], 3));
@@ -471,15 +471,15 @@ fn wrong_cables_and_ranks_are_told_with_their_hosts() {
 
 #[test]
 fn half_a_rack_as_a_block_is_a_doubt_and_a_moved_cable_its_host() {
-    // Labels and drivers say that both halves reach each other, and so says Ray.
-    let place = told(&gb200()[..18]);
+    // Labels and drivers report that both halves reach each other, and so does Ray.
+    let place = sources_of(&gb200()[..18]);
     let halves = "BlockName=b0 Nodes=gb[001-009]\nBlockName=b1 Nodes=gb[010-018]\nBlockSizes=8\n";
     place.put("topology.conf", halves);
     let files = ["topology.conf", "kubernetes.json", "facts.jsonl", "ray.json", "slurm.json"];
     let found = blamed(&place.claims(&files, 0));
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].0.as_str(), found[0].1.as_str()), ("merged-cliques", "doubt"));
-    let place = told(&hgx());
+    let place = sources_of(&hgx());
     let text = super::fs::read_to_string(place.path("cabling.csv")).expect("read");
     place.put("cabling.csv", &text.replace("mlx5_2,su1-leaf3,1/5\n", "mlx5_2,su2-leaf3,1/50\n"));
     let cable = blamed(&place.claims(&["."], 3));
@@ -487,8 +487,8 @@ fn half_a_rack_as_a_block_is_a_doubt_and_a_moved_cable_its_host() {
 }
 
 #[test]
-fn sources_that_are_read_twice_are_no_second_voice() {
-    let place = told(&gb200());
+fn sources_that_are_read_twice_count_once() {
+    let place = sources_of(&gb200());
     place.put("domains-again.json", &compute_domain(&gb200()[..4]).to_string());
     let claims = place.claims(&[".", "topology.yaml", "./domains.json"], 0);
     assert_eq!(blamed(&claims), []);
@@ -496,8 +496,8 @@ fn sources_that_are_read_twice_are_no_second_voice() {
 }
 
 #[test]
-fn a_token_that_is_not_there_hides_nobody_else() {
-    let place = told(&gb200());
+fn a_missing_token_hides_no_other_source() {
+    let place = sources_of(&gb200());
     place.put(
         "fabricgate.toml",
         "claims = \"topology.yaml\"\n[sources.slurmrestd]\naddress = \"unix:/none\"\n\

@@ -1,11 +1,11 @@
-//! Boxes whose NVLink ends at the node, claimed in one line: each is a domain of its own
-//! for `claims`, `plan` and `judge`.
+//! Boxes whose NVLink ends at the node, claimed in one line: each is its own domain for `claims`,
+//! `plan` and `judge`.
 
 use super::*;
 
 const BOXES: usize = 100;
 
-/// How a person may write it, and what the configuration says of the platform.
+/// Accepted spellings of the claim, with the platform that the configuration names.
 const WAYS: [(&str, &str, &str); 4] = [
     (
         "claims.toml",
@@ -37,7 +37,7 @@ fn configured(file: &str, text: &str, platform: &str) -> Place {
     place
 }
 
-/// What nvbandwidth prints of eight GPUs, all pairs at this rate.
+/// Output of nvbandwidth for eight GPUs, all pairs at this rate.
 fn matrix(rate: f64) -> String {
     let columns: Vec<String> = (0..8).map(|gpu| gpu.to_string()).collect();
     let devices: String = (0..8)
@@ -75,8 +75,8 @@ fn every_box_is_a_domain_of_its_own_for_claims_and_plan() {
         }
         let words = ["plan", "audit", "--config", "fabricgate.toml", "--json"];
         let output = place.run(&words);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
         let plan: Value = serde_json::from_slice(&output.stdout).expect("one document");
         assert!(plan.to_string().contains("hgx100"), "{file}: {plan}");
     }

@@ -1,5 +1,5 @@
-//! What keeps measuring and gating apart: users, volumes, tokens, and the network of pods.
-//! Each holds for every container of every overlay, and between any two of them.
+//! Separation of measuring and gating: users, volumes, tokens, and the network of pods. Each rule
+//! holds for every container of every overlay, and between any two of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 use super::containers;
 use super::manifests::{OVERLAYS, called, deploy, overlay, pod_template};
 
-/// One container of a pod, as far as it matters here.
+/// The parts of a pod's container that matter here.
 #[derive(Debug)]
 struct Container {
     name: String,
-    /// Whether it may change nodes.
+    /// True if it may change nodes.
     gates: bool,
     user: i64,
-    /// Volumes that outlive the pod, or that containers of a pod share: whether it may write.
+    /// Volumes that outlive the pod, or that containers of a pod share: true if it may write.
     volumes: BTreeMap<String, bool>,
 }
 
-/// Whose token a volume brings, where it brings any.
+/// The account whose token a volume provides, if any.
 fn account<'a>(volume: &'a Value, spec: &'a Value) -> Option<&'a str> {
     let sources = volume.pointer("/projected/sources")?.as_array()?;
     let has_token = sources.iter().any(|it| it.get("serviceAccountToken").is_some());
@@ -33,7 +33,7 @@ fn all() -> Vec<Container> {
     for object in OVERLAYS.iter().flat_map(|name| overlay(name)) {
         let Some(template) = pod_template(&object) else { continue };
         let (pod, spec) = (called(&object), &template["spec"]);
-        // Processes of one container are none of another's.
+        // A container cannot see another container's processes.
         for shared in ["shareProcessNamespace", "hostPID", "hostIPC", "hostNetwork"] {
             assert!(spec.get(shared).is_none_or(|it| it == false), "{pod}: {shared}");
         }
@@ -59,7 +59,7 @@ fn all() -> Vec<Container> {
                     None => continue,
                 };
                 let is_read = mount["readOnly"] == true;
-                // As the kubelet takes it: it changes no owners on such a volume either.
+                // As the kubelet does: it does not change owners on such a volume either.
                 let at_source = volume.pointer("/persistentVolumeClaim/readOnly");
                 assert!(!is_read || at_source == Some(&json!(true)), "{name}: {shared}");
                 *container.volumes.entry(shared).or_default() |= !is_read;
@@ -86,14 +86,14 @@ fn no_two_containers_that_measure_and_that_gate_share_a_user_or_a_volume_to_writ
             }
         }
     }
-    // Reading what was measured is all that passes between them.
+    // Measurements pass between them by reading only.
     let read = |it: &&Container| it.volumes.values().any(|writes| !writes);
     assert_eq!(measures.iter().filter(|it| read(it)).count(), 0);
     assert!(gates.iter().any(read), "nothing passes between them");
 }
 
 #[test]
-fn the_image_of_workers_has_a_user_that_is_neither_the_gates_nor_that_of_who_measures() {
+fn the_user_of_the_worker_image_is_neither_the_gates_nor_the_probers() {
     let text = fs::read_to_string(deploy().join("Dockerfile")).expect("a Dockerfile");
     let worker = text.split("AS worker").nth(1).expect("a worker");
     let user = worker.lines().find_map(|line| line.strip_prefix("USER ")).expect("a user");
@@ -101,7 +101,7 @@ fn the_image_of_workers_has_a_user_that_is_neither_the_gates_nor_that_of_who_mea
     assert!(!users.contains(user) && user != "0:0", "{user} of {users:?}");
 }
 
-/// The accounts of overlays bring no token by themselves, and what pods are given expires.
+/// The accounts of overlays do not mount a token by default, and the tokens of pods expire.
 #[test]
 fn every_token_expires_within_the_hour_and_none_is_mounted_unasked() {
     let mut tokens = 0;
@@ -128,7 +128,7 @@ fn every_token_expires_within_the_hour_and_none_is_mounted_unasked() {
     assert!(4 <= tokens, "{tokens}");
 }
 
-/// What lets labels of this pod through.
+/// The policies that let this pod's labels through.
 fn selects(policy: &Value, labels: &Value) -> bool {
     let wanted = policy["spec"]["podSelector"]["matchLabels"].as_object();
     wanted.into_iter().flatten().all(|(key, value)| labels[key] == *value)
@@ -139,7 +139,7 @@ fn list(value: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn every_pod_is_closed_to_the_network_but_for_what_it_needs() {
+fn every_pod_is_closed_to_the_network_except_for_its_needs() {
     for name in OVERLAYS {
         let objects = overlay(name);
         let policies: Vec<&Value> =
@@ -148,8 +148,8 @@ fn every_pod_is_closed_to_the_network_but_for_what_it_needs() {
             let here = |it: &&&Value| it["metadata"]["namespace"] == namespace;
             policies.iter().filter(here).copied().collect()
         };
-        // In each namespace of ours nothing passes that no policy names: also for pods that
-        // are none of these manifests'.
+        // In each of fabricgate's namespaces only traffic that a policy names passes: also for
+        // pods that are not in these manifests.
         let namespaces = objects.iter().filter(|it| it["kind"] == "Namespace");
         for namespace in namespaces {
             let namespace = namespace["metadata"]["name"].as_str().expect("a name");
@@ -173,7 +173,7 @@ fn every_pod_is_closed_to_the_network_but_for_what_it_needs() {
             for rule in list(&spec["egress"]) {
                 let ports: Vec<i64> =
                     list(&rule["ports"]).iter().filter_map(|it| it["port"].as_i64()).collect();
-                // The API server has no labels: only ports tell it.
+                // The API server has no labels: only ports identify it.
                 let is_server = rule.get("to").is_none() && ports == [443, 6443];
                 let is_names = !list(&rule["to"]).is_empty() && ports == [53, 53];
                 let is_own = list(&rule["to"]) == [json!({"podSelector": {}})];
@@ -198,7 +198,7 @@ fn every_pod_is_closed_to_the_network_but_for_what_it_needs() {
                 })
             };
             assert!(goes(443) && goes(6443) && goes(53), "{}", called(object));
-            // What a container listens on, and nothing else, is let in.
+            // Only ports that a container listens on are open.
             let opened: BTreeSet<i64> = all("ingress")
                 .iter()
                 .flat_map(|rule| list(&rule["ports"]))

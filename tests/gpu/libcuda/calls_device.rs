@@ -6,8 +6,8 @@ use crate::codes;
 use crate::driver::{answer, context_of, enter, gpu_of, wait};
 use crate::streams::Goal;
 
-/// Exports calls: the driver's state comes as `$driver`, and whoever calls gives
-/// pointers that `cuda.h` allows.
+/// Exports calls: the driver's state is `$driver`, and the caller passes pointers that `cuda.h`
+/// allows.
 macro_rules! calls {
     ($($name:ident($($arg:ident: $type:ty),*) |$($driver:ident)+| $body:block)*) => {
         $(
@@ -22,7 +22,7 @@ macro_rules! calls {
 
 pub(crate) use calls;
 
-/// Puts a value where the caller wants it.
+/// Writes a value to the caller's pointer.
 pub unsafe fn put<T>(place: *mut T, value: T) -> Result<(), i32> {
     if place.is_null() {
         return Err(codes::INVALID_VALUE);
@@ -31,7 +31,7 @@ pub unsafe fn put<T>(place: *mut T, value: T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Puts a text there, cut to its room, with its zero byte.
+/// Writes a text there, cut to its room, with its zero byte.
 unsafe fn put_text(place: *mut c_char, room: c_int, text: &str) -> Result<(), i32> {
     let room = usize::try_from(room).map_err(|_| codes::INVALID_VALUE)?;
     if place.is_null() || room == 0 {
@@ -98,12 +98,12 @@ calls! {
 
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) |driver| {
         let gpu = driver.gpu(device)?.1;
-        // CUdevice_attribute. What is not listed here is not known, as with a driver
-        // that is older than the attribute.
+        // CUdevice_attribute. Unlisted attributes are unknown, as with a driver that is older
+        // than the attribute.
         let answer = match attribute {
             20 => gpu.compute_mode,
             38 => gpu.cache,
-            // A Hopper's.
+            // Hopper's value.
             40 => 3,
             // Unified addressing.
             41 => 1,

@@ -1,4 +1,4 @@
-//! Calls about memory: allocating it, mapping it, and sharing it with others.
+//! Calls about memory: allocating it, mapping it, and sharing it with other processes.
 
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
@@ -14,8 +14,8 @@ use crate::streams::Goal;
 #[derive(Clone, Copy)]
 pub struct IpcHandle([c_uchar; 64]);
 
-/// `CUmemAllocationProp`: kind, handle types, location (kind and id), and what
-/// is of no interest here.
+/// `CUmemAllocationProp`: kind, handle types, location (kind and id), and fields that are unused
+/// here.
 #[repr(C)]
 pub struct AllocationProp {
     kind: c_int,
@@ -39,7 +39,7 @@ const ON_DEVICE: c_int = 1;
 const FABRIC: c_int = 8;
 const READ_WRITE: c_int = 3;
 
-/// The GPU that fabric memory is asked for on.
+/// The GPU of the requested fabric memory.
 unsafe fn asked_for(prop: *const AllocationProp) -> Result<c_int, i32> {
     let prop = unsafe { prop.as_ref() }.ok_or(codes::INVALID_VALUE)?;
     let [kind, gpu] = prop.location;
@@ -68,7 +68,7 @@ calls! {
 
     cuMemFree_v2(address: c_ulonglong) |driver| {
         driver.current()?;
-        // As the driver does: not before everything is done.
+        // As the driver does: only when all work is done.
         let mut driver = wait(driver, Goal::Everything);
         driver.memory.free(address, Origin::Allocated)
     }
@@ -80,7 +80,7 @@ calls! {
     }
 
     cuMemFreeHost(place: *mut c_void) |driver| {
-        // Without a context as well: it is the host's.
+        // Without a context as well: it is host memory.
         let mut driver = wait(driver, Goal::Everything);
         driver.memory.free(place as u64, Origin::Host)
     }
@@ -106,7 +106,7 @@ calls! {
         let gpu = driver.current()?;
         let token = Token::of(&handle.0).filter(|token| !token.fabric);
         let token = token.ok_or(codes::INVALID_VALUE)?;
-        // cuda.h: a process cannot open what it exported itself.
+        // cuda.h: a process cannot open an allocation that it exported itself.
         if token.process == std::process::id() {
             return Err(codes::INVALID_CONTEXT);
         }
@@ -207,7 +207,7 @@ calls! {
         }
         let bytes = unsafe { handle.cast::<[u8; 64]>().read() };
         let token = Token::of(&bytes).filter(|token| token.fabric);
-        // Of another clique: nothing on this side of the fabric has this address.
+        // Of another clique: no memory on this side of the fabric has this address.
         let token = token.filter(|token| token.clique == driver.machine.clique);
         let imported = driver.memory.import(&token.ok_or(codes::INVALID_HANDLE)?)?;
         unsafe { put(allocation, imported) }

@@ -1,4 +1,4 @@
-//! Calls about streams and events, and what runs in them.
+//! Calls about streams and events, and the work queued in them.
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
@@ -8,8 +8,8 @@ use crate::driver::{Guard, queue, wait};
 use crate::rates::Place;
 use crate::streams::{Effect, Goal, Work};
 
-/// Queues a copy. `peer`: it may go over the host where there is no other way,
-/// and either context's access will do.
+/// Queues a copy. `peer`: it may go over the host where no other way exists, and either context's
+/// access suffices.
 fn copy(mut driver: Guard, to: u64, from: u64, bytes: usize, stream: u64) -> Result<(), i32> {
     let bytes = bytes as u64;
     let (stream, gpu) = driver.stream(stream)?;
@@ -103,7 +103,7 @@ calls! {
             return Err(codes::NOT_SUPPORTED);
         }
         driver.place(word, 4, gpu)?;
-        // CU_STREAM_WAIT_VALUE_GEQ is what is asked for; the others are not simulated.
+        // The program uses CU_STREAM_WAIT_VALUE_GEQ; the others are not simulated.
         if flags != 0 || !word.is_multiple_of(4) {
             return Err(codes::INVALID_VALUE);
         }
@@ -156,8 +156,8 @@ calls! {
         unsafe { put(ms, ((to - from) / 1e6) as f32) }
     }
 
-    // No call of the driver's: how the stubs of other libraries take simulated time
-    // in a stream, and do something when it is over.
+    // Not a call of the driver: the stubs of other libraries use it to take simulated time in a
+    // stream, and to run a function at its end.
     fabricgate_stub_work(
         stream: *mut c_void, nanoseconds: f64,
         function: extern "C" fn(*mut c_void), data: *mut c_void

@@ -1,4 +1,4 @@
-//! Numbers of `cuda.h` that the stub answers with, and their names.
+//! Numbers of `cuda.h` that the stub returns, and their names.
 
 use std::ffi::CStr;
 
@@ -17,8 +17,8 @@ pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 
-/// Those that a driver names; for all others `cuGetErrorName` refuses, as the
-/// driver does with numbers it does not know.
+/// Codes that a driver names; `cuGetErrorName` refuses all others, as the driver does with
+/// unknown numbers.
 const NAMES: &[(i32, &CStr)] = &[
     (0, c"CUDA_SUCCESS"),
     (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE"),

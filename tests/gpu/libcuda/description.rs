@@ -1,8 +1,8 @@
-//! The file that describes a machine: lines `words = value`, the last of the same
-//! words wins, `#` begins a comment. The stubs of all libraries read the same file.
+//! The file that describes a machine: lines `words = value`, the last of the same words wins, `#`
+//! begins a comment. The stubs of all libraries read the same file.
 //!
-//! What the words mean is said where they are asked for. A word that nobody knows
-//! ends the process, so that a misspelt fault is no test that cannot fail.
+//! The code that reads a key documents it. An unknown key ends the process, so that a misspelt
+//! fault cannot make a test pass.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -13,15 +13,14 @@ use std::str::FromStr;
 /// The variable that names the file.
 pub const VARIABLE: &str = "FABRICGATE_STUB";
 
-/// The file, read.
 #[derive(Debug, Default)]
 pub struct Description {
     lines: BTreeMap<Vec<String>, String>,
 }
 
 impl Description {
-    /// Reads the file that the variable names, or else the one beside this library.
-    /// Without one there is nothing to answer, so the process ends.
+    /// Reads the file that the variable names, by default the one next to this library. Without a
+    /// file the stub has no answers, so the process ends.
     pub fn given() -> Self {
         let named = std::env::var_os(VARIABLE).map(PathBuf::from);
         let path = named.unwrap_or_else(|| beside().join("machine.txt"));
@@ -31,7 +30,6 @@ impl Description {
         }
     }
 
-    /// Reads its text.
     pub fn of(text: &str) -> Self {
         let mut lines = BTreeMap::new();
         for line in text.lines() {
@@ -46,16 +44,16 @@ impl Description {
         Self { lines }
     }
 
-    /// Ends the process unless every line begins with one of these words.
+    /// Ends the process unless every line begins with one of these keys.
     pub fn must_begin_with(&self, known: &[&str]) {
         for words in self.lines.keys() {
             if !known.contains(&words[0].as_str()) {
-                wrong(&format!("nobody knows {words:?}"));
+                wrong(&format!("unknown key {words:?}"));
             }
         }
     }
 
-    /// The value behind these words.
+    /// The value of this key.
     pub fn get<T: FromStr>(&self, words: &[&str]) -> Option<T> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let text = self.lines.get(&words)?;
@@ -65,7 +63,7 @@ impl Description {
         }
     }
 
-    /// Whether it says yes behind these words.
+    /// True if the value of this key is yes.
     pub fn says(&self, words: &[&str]) -> Option<bool> {
         self.get::<String>(words).map(|text| text == "yes")
     }
@@ -84,7 +82,6 @@ unsafe extern "C" {
     fn dladdr(address: *const c_void, loaded: *mut Loaded) -> c_int;
 }
 
-/// The folder of this library.
 fn beside() -> PathBuf {
     let mut loaded = MaybeUninit::<Loaded>::zeroed();
     let here = (beside as fn() -> PathBuf) as *const c_void;
@@ -98,7 +95,7 @@ fn beside() -> PathBuf {
     PathBuf::from(file).parent().map(PathBuf::from).unwrap_or_default()
 }
 
-/// The description cannot be used: says so, and ends the process.
+/// Reports that the description cannot be used, and ends the process.
 pub fn wrong(what: &str) -> ! {
     eprintln!("stub library: {what}");
     std::process::abort();

@@ -1,4 +1,4 @@
-//! The driver's state in this process, and how a call gets at it.
+//! The driver's state in this process, and the access of a call to it.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,25 +6,24 @@ use std::ffi::c_int;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::{codes, faults};
 use crate::description::Description;
 use crate::faults::{Fate, Faults};
 use crate::memory::{Memory, Origin};
 use crate::rates::{Gpu, Machine, Place};
 use crate::streams::{Effect, Goal, Step, Streams, Work};
+use crate::{codes, faults};
 
-/// Everything.
 #[derive(Debug)]
 pub struct Driver {
     pub machine: Machine,
     pub memory: Memory,
     pub streams: Streams,
     pub initialized: bool,
-    /// How often each primary context was retained.
+    /// Reference count of each primary context.
     pub contexts: BTreeMap<u32, u32>,
-    /// Whose context may use whose memory.
+    /// Pairs of contexts: the first may use the second's memory.
     pub peers: BTreeSet<(u32, u32)>,
-    /// Contexts that answer nothing but this any more.
+    /// Broken contexts, with the code that every later call returns.
     pub broken: BTreeMap<u32, i32>,
     faults: Faults,
 }
@@ -48,28 +47,26 @@ thread_local! {
     static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// How often somebody who waits for a word looks at it.
+/// Poll interval while a call waits for a word.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Contexts' handles.
+/// First handle of contexts.
 const FIRST_CONTEXT: u64 = 0xC000_0000;
 
-/// The handle of a GPU's primary context.
 pub fn context_of(gpu: u32) -> u64 {
     FIRST_CONTEXT + (u64::from(gpu) << 8)
 }
 
-/// The GPU of a context's handle.
 pub fn gpu_of(context: u64) -> Option<u32> {
     u32::try_from(context.checked_sub(FIRST_CONTEXT)? >> 8).ok()
 }
 
-/// Makes a GPU's context that of this thread.
+/// Makes a GPU's context this thread's current one.
 pub fn enter(gpu: Option<u32>) {
     CURRENT.set(gpu);
 }
 
-/// Answers a call: faults first, then what it does.
+/// Answers a call: faults first, then its effect.
 pub fn answer(name: &'static str, call: impl FnOnce(Guard) -> Result<(), i32>) -> c_int {
     let gpu = CURRENT.get();
     let fate = {
@@ -102,14 +99,14 @@ impl Driver {
         self.broken.get(&gpu).map_or(Ok(gpu), |code| Err(*code))
     }
 
-    /// A GPU that this process is shown, with its number.
+    /// A GPU that is visible to this process, with its number.
     pub fn gpu(&self, device: c_int) -> Result<(u32, &Gpu), i32> {
         let ordinal = usize::try_from(device).map_err(|_| codes::INVALID_DEVICE)?;
         let number = *self.machine.visible.get(ordinal).ok_or(codes::INVALID_DEVICE)?;
         Ok((number, &self.machine.gpus[number as usize]))
     }
 
-    /// The stream of a handle; 0 is the current context's own.
+    /// The stream of a handle; 0 is the current context's default stream.
     pub fn stream(&mut self, handle: u64) -> Result<(u64, u32), i32> {
         let current = self.current()?;
         let handle = if handle == 0 {
@@ -123,8 +120,8 @@ impl Driver {
         self.broken.get(&gpu).map_or(Ok((handle, gpu)), |code| Err(*code))
     }
 
-    /// Whether a stream has room for more. One that is held fills up, and whoever
-    /// queues more then waits with it, as with a real one.
+    /// True if a stream has room for more. A held stream fills up, and a call that queues more
+    /// blocks until it moves, as with a real driver.
     pub fn has_room(&mut self, stream: u64) -> bool {
         self.streams.settle();
         while self.streams.is_full(stream) {
@@ -135,7 +132,7 @@ impl Driver {
         true
     }
 
-    /// Moves what was moved. What must not be touched breaks the context.
+    /// Moves the data of finished transfers. Access to forbidden memory breaks the context.
     fn carry_out(&mut self, gpu: u32, effect: &Effect) {
         let code = match *effect {
             Effect::Copy { to, from, bytes, is_wrong } => self.move_data(to, from, bytes, is_wrong),
@@ -155,8 +152,8 @@ impl Driver {
         for address in [to, from] {
             self.region(address, bytes).ok_or(codes::ILLEGAL_ADDRESS)?;
         }
-        // Both ranges hold this many bytes, which was just looked up (or are the
-        // caller's own); they may be the same.
+        // Both ranges hold this many bytes, which was checked just before (or are the caller's);
+        // they may be the same.
         unsafe {
             std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
             if is_wrong && 4 <= bytes {
@@ -184,7 +181,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Where memory is; host memory need not be the driver's.
+    /// The place of memory; host memory need not be the driver's.
     pub fn region(&self, address: u64, bytes: u64) -> Option<Place> {
         self.memory.region(address, bytes).map(|region| region.place.clone())
     }
@@ -200,7 +197,7 @@ impl Driver {
         step
     }
 
-    /// Looks whether a goal is reached; if not, time passes until something is.
+    /// Checks if a goal is reached; if not, time passes until a transfer ends.
     pub fn look(&mut self, goal: Goal) -> bool {
         self.streams.settle();
         self.streams.is_reached(goal) || {
@@ -220,7 +217,7 @@ pub fn queue(mut driver: Guard, stream: u64, work: Work) {
     driver.streams.push(stream, work);
 }
 
-/// Waits until a goal is reached. What the host holds waits for the host.
+/// Waits until a goal is reached. For work that the host holds, it waits for the host.
 pub fn wait(mut driver: Guard, goal: Goal) -> Guard {
     loop {
         driver.streams.settle();
@@ -236,7 +233,7 @@ pub fn wait(mut driver: Guard, goal: Goal) -> Guard {
 }
 
 impl Driver {
-    /// Gives a GPU's primary context back. With the last goes everything in it.
+    /// Releases a GPU's primary context. The last release destroys all its resources.
     pub fn release(&mut self, gpu: u32) -> Result<(), i32> {
         let count = self.contexts.get_mut(&gpu).ok_or(codes::INVALID_CONTEXT)?;
         *count -= 1;
@@ -249,7 +246,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps a GPU's primary context.
+    /// Retains a GPU's primary context.
     pub fn retain(&mut self, gpu: u32) -> Result<(), i32> {
         if let Some(code) = self.faults.is_lost(&self.machine.description, gpu) {
             return Err(code);
@@ -263,7 +260,7 @@ impl Driver {
         self.memory.used(place)
     }
 
-    /// A GPU's place, if there is room for this much.
+    /// Reserves a place on a GPU, if there is room for this much.
     pub fn room(&self, gpu: u32, bytes: u64) -> Result<Place, i32> {
         let place = self.machine.place(gpu);
         let all = self.machine.gpus[gpu as usize].memory;
@@ -271,8 +268,7 @@ impl Driver {
         if fits { Ok(place) } else { Err(codes::OUT_OF_MEMORY) }
     }
 
-    /// Where these bytes are, if a GPU may use them. Host memory need not be the
-    /// driver's.
+    /// The place of these bytes, if a GPU may use them. Host memory need not be the driver's.
     pub fn place(&self, address: u64, bytes: u64, gpu: u32) -> Result<Place, i32> {
         let region = self.memory.region(address, bytes).ok_or(codes::INVALID_VALUE)?;
         if region.origin == Origin::Mapped && !region.allowed.contains(&gpu) {
@@ -281,8 +277,8 @@ impl Driver {
         Ok(region.place.clone())
     }
 
-    /// Whether a copy goes over the fabric: either GPU's context may use the
-    /// other's memory. Opened and mapped memory comes with that right.
+    /// True if a copy goes over the fabric: either GPU's context may use the other's memory.
+    /// Opened and mapped memory comes with that right.
     pub fn is_direct(&self, source: &Place, target: &Place, from: u64, to: u64) -> bool {
         let shared = |address: u64| {
             let region = self.memory.region(address, 1);

@@ -1,6 +1,5 @@
-//! What goes wrong, and when: calls that fail, hang or end the process, GPUs that
-//! are lost. Counts are of calls in this process, from 1. The lines that say so
-//! are listed in `lib`.
+//! Faults and their times: calls that fail, hang or end the process, GPUs that are lost. Counts
+//! are of calls in this process, from 1. `lib` lists the lines that describe them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +13,7 @@ pub struct Faults {
     on_gpu: BTreeMap<u32, u64>,
 }
 
-/// Calls that a lost GPU does not keep from answering.
+/// Calls that a lost GPU still answers.
 const OF_NO_GPU: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -26,12 +25,12 @@ const OF_NO_GPU: &[&str] = &[
     "cuDeviceGetUuid_v2",
     "cuDeviceGetPCIBusId",
     "cuCtxSetCurrent",
-    // Asks by itself whether the GPU it names is lost.
+    // Checks by itself that the named GPU is not lost.
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
 ];
 
-/// What a call must do before it answers.
+/// The effect of a fault on a call.
 #[derive(Debug)]
 pub enum Fate {
     Answer,
@@ -81,7 +80,7 @@ impl Faults {
         }
     }
 
-    /// What a lost GPU answers.
+    /// The answer of a lost GPU.
     pub fn is_lost(&self, description: &Description, gpu: u32) -> Option<i32> {
         let text: String = description.get(&["lost", &gpu.to_string()])?;
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -96,8 +95,8 @@ fn number(words: &[&str], at: usize) -> u64 {
     word.parse().unwrap_or_else(|_| wrong(&format!("{words:?} cannot be read")))
 }
 
-/// Keeps a call in a file, one a line, for tests that look at their order. A line is one
-/// write: the processes of a machine share the file, and pieces of theirs would mix.
+/// Records a call in a file, one a line, for tests of the order of calls. A line is one write:
+/// the processes of a machine share the file, and partial writes would mix.
 fn note(path: &str, call: &str) {
     let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
     let line = format!("{} {call}\n", std::process::id());
@@ -107,7 +106,7 @@ fn note(path: &str, call: &str) {
     }
 }
 
-/// Never comes back, as a driver's call on a broken machine.
+/// Never returns, as a driver's call on a broken machine.
 pub fn hang() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));

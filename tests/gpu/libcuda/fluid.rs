@@ -1,13 +1,12 @@
-//! How transfers that run at the same time share what they go through: everybody
-//! gets the same, until something is full; who goes through it gets no more, and
-//! the others share the rest (max-min fairness).
+//! Sharing of resources between concurrent transfers: all get the same rate until a resource is
+//! full; its users then get no more, and the others share the rest (max-min fairness).
 
 use std::collections::BTreeMap;
 
-/// What can be full, and how much it carries.
+/// A resource that can be full, and its capacity.
 pub type Way<R> = Vec<(R, f64)>;
 
-/// The rate of each transfer, by the ways they take.
+/// The rate of each transfer, by the resources on its way.
 pub fn rates<R: Ord + Clone>(ways: &[&Way<R>]) -> Vec<f64> {
     let mut left: BTreeMap<R, f64> = BTreeMap::new();
     for (resource, capacity) in ways.iter().flat_map(|way| way.iter()) {

@@ -1,15 +1,15 @@
-//! A `libcuda.so.1` of our own for tests: the calls that `src/node/ffi/cuda.rs` makes,
-//! answered by a machine that a small text file describes.
+//! A stub `libcuda.so.1` for tests: the calls that `src/node/ffi/cuda.rs` makes, answered by a
+//! machine that a small text file describes.
 //!
-//! Memory is real: what is copied arrives, also in another process. Time is
-//! simulated: copies take what the description's rates say, share what they
-//! share, and events tell that time, exactly and the same on every machine.
-//! What other processes copy is not part of this process's time: two that use
-//! the same link at once do not slow each other down here.
+//! Memory is real: copied data arrives, also in another process. Time is simulated: copies take
+//! the time that the description's rates give, share resources, and events report that time,
+//! exactly and the same on every machine. Copies of other processes are not part of this
+//! process's time: two processes that use the same link concurrently do not slow each other down
+//! here.
 //!
-//! Lines of the machine's description. GPUs are numbered in the driver's order;
-//! one of another node is `node:number`. Rates are in GB/s. A line about `gpu N`
-//! goes before the same line about `gpu`, which is about all.
+//! Lines of the machine's description. GPUs are numbered in the driver's order; a GPU of another
+//! node is `node:number`. Rates are in GB/s. A line about `gpu N` precedes the same line about
+//! `gpu`, which applies to all.
 //!
 //! - `gpus = 1`, `node = node0`, `cuda = 13000`.
 //! - `gpu N name | bus | memory | used | cache | compute-mode = ...`, in bytes where
@@ -29,8 +29,8 @@
 //! - `lost N = CODE after M`: after so many calls in its context it answers this only.
 //! - `calls = FILE`: every call is kept there, with its process.
 //!
-//! `CUDA_VISIBLE_DEVICES` (numbers) and `CUDA_DEVICE_ORDER` mean what they mean to
-//! the driver. No code of NVIDIA's, and no dependency: `rustc` alone builds it.
+//! `CUDA_VISIBLE_DEVICES` (numbers) and `CUDA_DEVICE_ORDER` have the driver's meaning. The stub
+//! contains no code of NVIDIA's and has no dependency: `rustc` alone builds it.
 
 mod calls_device;
 mod calls_memory;

@@ -1,6 +1,6 @@
-//! Memory: of the host and of GPUs, all of it real. A GPU's memory is a file
-//! without a name, so that another process on this machine can map it while its
-//! owner lives, and nothing is left when both are gone.
+//! Memory of the host and of GPUs, all of it real. A GPU's memory is an unnamed file, so that
+//! another process on this machine can map it while its owner runs, and the system frees it when
+//! both have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::codes;
 use crate::rates::Place;
 
-/// The multiple of which fabric memory is made, as on all GPUs so far.
+/// Granularity of fabric memory, as on all GPUs so far.
 pub const GRANULARITY: u64 = 2 << 20;
 
 unsafe extern "C" {
@@ -37,7 +37,7 @@ const ANONYMOUS: c_int = 0x20;
 const NO_RESERVE: c_int = 0x4000;
 const CLOSE_ON_EXEC: u32 = 1;
 
-/// How a range of addresses came to be.
+/// Origin of a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Host,
@@ -52,9 +52,9 @@ pub struct Region {
     pub bytes: u64,
     pub place: Place,
     pub origin: Origin,
-    /// The GPUs of this node that may use it, where that was said.
+    /// The GPUs of this node that may use it, where access was set.
     pub allowed: BTreeSet<u32>,
-    /// The GPU in whose context it was taken, with which it goes.
+    /// The GPU in whose context it was allocated, which frees it at its end.
     context: Option<u32>,
     file: Option<File>,
 }
@@ -68,13 +68,13 @@ pub struct Physical {
     file: File,
 }
 
-/// What a handle for another process says, in its 64 bytes.
+/// Content of a handle for another process, in its 64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub fabric: bool,
     pub process: u32,
     file: u32,
-    /// Tells the file from a later one that took its number after it was closed.
+    /// Distinguishes the file from a later one with the same number.
     inode: u64,
     bytes: u64,
     gpu: u32,
@@ -82,9 +82,9 @@ pub struct Token {
     node: String,
 }
 
-/// How a [`Token`] begins.
+/// First bytes of a [`Token`].
 const MAGIC: &[u8; 4] = b"FgSt";
-/// How much of a node's name there is room for.
+/// Room for a node's name, in bytes.
 const NODE_BYTES: usize = 27;
 
 impl Token {
@@ -120,7 +120,7 @@ impl Token {
         })
     }
 
-    /// The memory it is about, while the process that gave it lives.
+    /// The memory that a token names, while its process runs.
     fn open(&self) -> Result<File, i32> {
         let path = format!("/proc/{}/fd/{}", self.process, self.file);
         let opened = File::options().read(true).write(true).open(path);
@@ -135,11 +135,10 @@ impl Token {
     }
 }
 
-/// All memory of this process.
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: BTreeMap<u64, Region>,
-    /// Ranges of addresses without memory: where, and how long.
+    /// Ranges of addresses without memory: start and length.
     reserved: BTreeMap<u64, u64>,
     physical: BTreeMap<u64, Physical>,
     handles: u64,
@@ -166,13 +165,13 @@ fn map(at: u64, bytes: u64, prot: c_int, flags: c_int, file: Option<&File>) -> R
 }
 
 impl Memory {
-    /// The range with memory that holds these bytes.
+    /// The range with memory that contains these bytes.
     pub fn region(&self, address: u64, bytes: u64) -> Option<&Region> {
         let (start, region) = self.regions.range(..=address).next_back()?;
         (address.checked_add(bytes)? <= start + region.bytes).then_some(region)
     }
 
-    /// Memory of this place in use by this process, in bytes.
+    /// Bytes of memory of this place in use by this process.
     pub fn used(&self, place: &Place) -> u64 {
         let allocated = self.regions.values();
         let allocated = allocated.filter(|it| it.origin == Origin::Allocated && it.place == *place);
@@ -180,7 +179,7 @@ impl Memory {
         allocated.map(|it| it.bytes).sum::<u64>() + physical.map(|it| it.bytes).sum::<u64>()
     }
 
-    /// Memory at addresses that nobody chose, taken in the context of a GPU.
+    /// Memory at an address that the system chooses, allocated in the context of a GPU.
     pub fn allocate(&mut self, bytes: u64, place: Place, gpu: u32) -> Result<u64, i32> {
         if bytes == 0 {
             return Err(codes::INVALID_VALUE);
@@ -195,7 +194,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Gives back what was taken in a context.
+    /// Frees all memory of a context.
     pub fn forget(&mut self, gpu: u32) {
         self.regions.retain(|address, region| {
             let stays = region.context != Some(gpu);
@@ -206,7 +205,7 @@ impl Memory {
         });
     }
 
-    /// Gives memory of this origin back.
+    /// Frees memory of this origin.
     pub fn free(&mut self, address: u64, origin: Origin) -> Result<(), i32> {
         let region = self.regions.get(&address).filter(|region| region.origin == origin);
         let bytes = region.ok_or(codes::INVALID_VALUE)?.bytes;
@@ -215,7 +214,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What another process on this node can open an allocation with.
+    /// The handle with which another process on this node can open an allocation.
     pub fn ipc(&self, address: u64) -> Result<Token, i32> {
         let region = self.regions.get(&address).ok_or(codes::INVALID_VALUE)?;
         let (Origin::Allocated, Some(file), Place::Gpu { node, gpu }) =
@@ -235,7 +234,6 @@ impl Memory {
         })
     }
 
-    /// Maps an allocation of another process.
     pub fn open(&mut self, token: &Token, gpu: u32) -> Result<u64, i32> {
         let file = token.open()?;
         let at = map(0, token.bytes, READ_WRITE, SHARED | NO_RESERVE, Some(&file))?;
@@ -251,7 +249,6 @@ impl Memory {
         Ok(at)
     }
 
-    /// Physical memory without an address.
     pub fn create(&mut self, bytes: u64, place: Place) -> Result<u64, i32> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(codes::INVALID_VALUE);
@@ -270,7 +267,7 @@ impl Memory {
         self.physical.remove(&handle).map(|_| ()).ok_or(codes::INVALID_VALUE)
     }
 
-    /// What a process on another node of this clique can import it with.
+    /// The handle with which a process on another node of this clique can import it.
     pub fn export(&self, handle: u64, clique: i32) -> Result<Token, i32> {
         let physical = self.physical.get(&handle).ok_or(codes::INVALID_VALUE)?;
         let Place::Gpu { node, gpu } = &physical.place else {
@@ -294,13 +291,12 @@ impl Memory {
         Ok(self.keep(Physical { bytes, place, own: false, file }))
     }
 
-    /// Addresses without memory.
     pub fn reserve(&mut self, bytes: u64, alignment: u64) -> Result<u64, i32> {
         let alignment = alignment.max(GRANULARITY);
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !alignment.is_power_of_two() {
             return Err(codes::INVALID_VALUE);
         }
-        // More than is wanted, and the ends given back: what is left is aligned.
+        // More than requested; the ends are unmapped, and the rest is aligned.
         let flags = PRIVATE | ANONYMOUS | NO_RESERVE;
         let start = map(0, bytes + alignment, NONE, flags, None)?;
         let at = start.next_multiple_of(alignment);
@@ -325,7 +321,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Puts physical memory behind reserved addresses.
+    /// Maps physical memory at reserved addresses.
     pub fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Result<(), i32> {
         let physical = self.physical.get(&handle).ok_or(codes::INVALID_VALUE)?;
         let (start, length) =
@@ -360,7 +356,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets a GPU use what is mapped.
+    /// Lets a GPU use mapped memory.
     pub fn allow(&mut self, address: u64, bytes: u64, gpu: u32) -> Result<(), i32> {
         let region = self.regions.get_mut(&address).filter(|it| it.origin == Origin::Mapped);
         let region = region.filter(|region| region.bytes == bytes).ok_or(codes::INVALID_VALUE)?;

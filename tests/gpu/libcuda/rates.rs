@@ -1,19 +1,19 @@
-//! The machine: its GPUs, and what a transfer goes through on it and how fast.
+//! The machine: its GPUs, and the resources and rates of a transfer.
 //!
-//! Rates are in GB/s, which is bytes a nanosecond. A GPU is named by its number
-//! in the driver's order, one of another node as `node:number`.
+//! Rates are in GB/s, which is bytes per nanosecond. A GPU is named by its number in the driver's
+//! order, one of another node as `node:number`.
 
 use crate::description::{Description, wrong};
 use crate::fluid::Way;
 
-/// Where memory is.
+/// Place of memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Host,
     Gpu { node: String, gpu: u32 },
 }
 
-/// What transfers share.
+/// Resources that transfers share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// From the host to a GPU.
@@ -30,7 +30,7 @@ pub enum Resource {
     In(Place),
     /// From one GPU to another.
     Pair(Place, Place),
-    /// Whatever all pairs go through.
+    /// The switch between all pairs.
     Switch,
     /// A GPU's memory.
     Local(Place),
@@ -38,7 +38,6 @@ pub enum Resource {
     HostMemory,
 }
 
-/// One GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     pub name: String,
@@ -51,7 +50,6 @@ pub struct Gpu {
     pub busy: bool,
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Machine {
     pub node: String,
@@ -60,17 +58,17 @@ pub struct Machine {
     pub imex: bool,
     pub fabric: bool,
     pub stream_memory: bool,
-    /// No copy takes less, in nanoseconds.
+    /// Minimum time of a copy, in nanoseconds.
     pub latency_ns: f64,
     /// All GPUs, by their number in the description.
     pub gpus: Vec<Gpu>,
-    /// The numbers of those that this process is shown, in the order it is.
+    /// The numbers of the GPUs that are visible to this process, in its order.
     pub visible: Vec<u32>,
     pub description: Description,
 }
 
-/// The first words that this library knows. What begins with `nvml` or `nccl` is
-/// for the other libraries.
+/// The first words of the keys of this library. Keys that begin with `nvml` or `nccl` belong to
+/// the other libraries.
 const KNOWN: &[&str] = &[
     "node",
     "cuda",
@@ -101,17 +99,17 @@ const KNOWN: &[&str] = &[
 impl Machine {
     pub fn of(description: Description) -> Self {
         description.must_begin_with(KNOWN);
-        let number = |words: &[&str], fallback: i32| description.get(words).unwrap_or(fallback);
-        let says = |words: &[&str], fallback| description.says(words).unwrap_or(fallback);
+        let number = |words: &[&str], otherwise: i32| description.get(words).unwrap_or(otherwise);
+        let flag = |words: &[&str], otherwise| description.says(words).unwrap_or(otherwise);
         let count = number(&["gpus"], 1).unsigned_abs();
         let gpus: Vec<Gpu> = (0..count).map(|gpu| Gpu::of(&description, gpu)).collect();
         Self {
             node: description.get(&["node"]).unwrap_or("node0".to_owned()),
             cuda: number(&["cuda"], 13_000),
             clique: number(&["clique"], 1),
-            imex: says(&["imex"], true),
-            fabric: says(&["fabric"], true),
-            stream_memory: says(&["stream-memory"], true),
+            imex: flag(&["imex"], true),
+            fabric: flag(&["fabric"], true),
+            stream_memory: flag(&["stream-memory"], true),
             latency_ns: description.get(&["latency"]).unwrap_or(2.0) * 1e3,
             visible: visible(&gpus),
             gpus,
@@ -119,18 +117,16 @@ impl Machine {
         }
     }
 
-    /// One of this node's GPUs.
     pub fn place(&self, gpu: u32) -> Place {
         Place::Gpu { node: self.node.clone(), gpu }
     }
 
-    /// Whether one GPU of this node can reach the memory of another.
+    /// True if one GPU of this node can reach the memory of another.
     pub fn can_access(&self, from: u32, to: u32) -> bool {
         let (from, to) = (from.to_string(), to.to_string());
         from != to && self.description.says(&["no-peer", &from, &to]).is_none()
     }
 
-    /// A GPU as the description names it.
     fn named(&self, place: &Place) -> String {
         match place {
             Place::Host => "host".to_owned(),
@@ -143,8 +139,8 @@ impl Machine {
         self.description.get(words)
     }
 
-    /// What data goes through from one place to another: over the fabric where
-    /// the copy is `direct`, over the host otherwise.
+    /// The resources between two places: over the fabric where the copy is `direct`, over the
+    /// host otherwise.
     pub fn way(&self, from: &Place, to: &Place, direct: bool) -> Way<Resource> {
         match (from, to) {
             (Place::Host, Place::Host) => {
@@ -180,7 +176,7 @@ impl Machine {
         way
     }
 
-    /// The root port above a GPU, and what it carries each way.
+    /// The root port above a GPU, and its rate each way.
     fn root(&self, gpu: &str) -> Option<(String, f64)> {
         let root: String = self.description.get(&["gpu", gpu, "root"])?;
         let capacity = self.rate(&["root", &root]);
@@ -206,16 +202,15 @@ impl Machine {
         way
     }
 
-    /// Whether data on this way arrives wrong.
+    /// True if data on this way arrives wrong.
     pub fn is_wrong(&self, from: &Place, to: &Place) -> bool {
         let (from, to) = (self.named(from), self.named(to));
         self.description.says(&["wrong-data", &from, &to]).is_some()
     }
 }
 
-/// The GPUs that the environment shows, as CUDA's programming guide has it: in
-/// the order of the bus where that is asked for, and those listed, up to the
-/// first that is not there.
+/// The GPUs that the environment shows, as in CUDA's programming guide: in the order of the bus
+/// where requested, and the listed ones up to the first unknown one.
 fn visible(gpus: &[Gpu]) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..).zip(gpus).map(|(number, _)| number).collect();
     if std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID") {
@@ -232,23 +227,23 @@ impl Gpu {
         let own = |what: &str| description.get::<String>(&["gpu", &number, what]);
         let all = |what: &str| description.get::<String>(&["gpu", what]);
         let get = |what: &str| own(what).or_else(|| all(what));
-        let parsed = |what: &str, fallback: u64| {
+        let parsed = |what: &str, otherwise: u64| {
             let read = |text: String| text.parse().unwrap_or_else(|_| wrong(&text));
-            get(what).map_or(fallback, read)
+            get(what).map_or(otherwise, read)
         };
         let name = get("name").unwrap_or("Stub H100".to_owned());
         let mig = get("mig").is_some_and(|text| text == "yes");
         let bus = format!("0000:{:02X}:00.0", 0x1b + 0x10 * gpu);
-        // Eight bytes that say nothing, and the number.
+        // Eight constant bytes, and the number.
         let mut uuid = [0xab; 16];
         uuid[8..12].copy_from_slice(&gpu.to_be_bytes());
         Self {
-            // As the driver names an instance: the whole GPU's name, then the slice.
+            // In the driver's notation of an instance: the whole GPU's name, then the slice.
             name: if mig { format!("{name} MIG 1g.10gb") } else { name },
             uuid,
             bus: get("bus").unwrap_or(bus),
             memory: parsed("memory", 80 << 30).saturating_sub(parsed("used", 0)),
-            // A Hopper's.
+            // Hopper's value.
             cache: i32::try_from(parsed("cache", 50 << 20)).unwrap_or(i32::MAX),
             compute_mode: i32::try_from(parsed("compute-mode", 0)).unwrap_or(0),
             busy: get("busy").is_some_and(|text| text == "yes"),

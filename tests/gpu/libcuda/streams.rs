@@ -1,8 +1,8 @@
 //! Streams, events and the simulated time they run in.
 //!
-//! Time stands still while the host works and passes when somebody waits: then
-//! whatever is at the head of each stream runs at once, at the rates of `fluid`,
-//! until what is waited for is done. Data moves when its transfer ends.
+//! Time stands still while the host works and passes while a call waits: then the heads of all
+//! streams run concurrently, at the rates of `fluid`, until the awaited work is done. Data moves
+//! when its transfer ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use crate::fluid;
 use crate::fluid::Way;
 use crate::rates::Resource;
 
-/// Something to be moved or written.
+/// Data to be moved or written.
 #[derive(Debug)]
 pub enum Effect {
     Copy {
@@ -33,10 +33,10 @@ pub enum Effect {
     },
 }
 
-/// What a stream does.
+/// Operation of a stream.
 #[derive(Debug)]
 pub enum Work {
-    /// Moves this much over a way, no faster than in this time.
+    /// Moves this much over a way, in no less than this time.
     Transfer { amount: f64, way: Way<Resource>, at_least_ns: f64, effect: Effect },
     /// Waits until a word is at least this.
     Hold { word: u64, value: u32 },
@@ -49,7 +49,7 @@ pub enum Work {
 #[derive(Debug)]
 struct Stream {
     gpu: u32,
-    /// What the head of the queue still has to move, and when it may end.
+    /// Bytes that the head of the queue still has to move, and its earliest end.
     running: Option<(f64, f64)>,
     queue: VecDeque<Work>,
     ended: bool,
@@ -63,7 +63,6 @@ struct Event {
     at_ns: f64,
 }
 
-/// All streams and events.
 #[derive(Debug, Default)]
 pub struct Streams {
     now_ns: f64,
@@ -72,7 +71,7 @@ pub struct Streams {
     numbers: u64,
 }
 
-/// What somebody waits for.
+/// Goal of a waiting call.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     Stream(u64),
@@ -81,19 +80,19 @@ pub enum Goal {
     Event { event: u64, record: u64 },
 }
 
-/// Whether time passed.
+/// Result of a step of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Passed,
-    /// Everything waits for a word that the host has to set.
+    /// All streams wait for a word that the host must set.
     Held,
 }
 
-/// What a stream that is held has room for: about what a channel of the driver
-/// takes before whoever queues more waits.
+/// Capacity of a held stream: about the number of operations that a channel of the driver takes
+/// before a queueing call blocks.
 const ROOM: usize = 1024;
 
-/// Handles do not look like small numbers, so that nobody takes one for another.
+/// Handles are large, so that a number is not mistaken for one.
 const FIRST_HANDLE: u64 = 0x5700_0000;
 
 impl Streams {
@@ -108,7 +107,7 @@ impl Streams {
         handle
     }
 
-    /// A stream under a handle of its own: the default stream of a context.
+    /// A stream with a given handle: the default stream of a context.
     pub fn open(&mut self, handle: u64, gpu: u32) {
         let fresh = || Stream { gpu, running: None, queue: VecDeque::new(), ended: false };
         self.streams.entry(handle).or_insert_with(fresh);
@@ -118,7 +117,7 @@ impl Streams {
         self.streams.get(&stream).filter(|it| !it.ended).map(|it| it.gpu)
     }
 
-    /// Ends a stream; what it still has to do is done.
+    /// Destroys a stream; its queued work still runs.
     pub fn destroy(&mut self, stream: u64) -> bool {
         let Some(found) = self.streams.get_mut(&stream).filter(|it| !it.ended) else {
             return false;
@@ -136,12 +135,11 @@ impl Streams {
         }
     }
 
-    /// Whether a stream takes no more for now.
     pub fn is_full(&self, stream: u64) -> bool {
         self.streams.get(&stream).is_some_and(|it| ROOM <= it.queue.len())
     }
 
-    /// Ends all streams and events of a context.
+    /// Destroys all streams and events of a context.
     pub fn forget(&mut self, gpu: u32) {
         self.streams.retain(|_, stream| stream.gpu != gpu);
         self.events.retain(|_, event| event.gpu != gpu);
@@ -158,7 +156,7 @@ impl Streams {
         self.events.remove(&event).is_some()
     }
 
-    /// Marks a stream's end so far with an event of the same context.
+    /// Records an event of the same context at a stream's current end.
     pub fn record(&mut self, event: u64, stream: u64) -> bool {
         let gpu = self.gpu(stream);
         let Some(found) = self.events.get_mut(&event).filter(|it| Some(it.gpu) == gpu) else {
@@ -170,7 +168,7 @@ impl Streams {
         true
     }
 
-    /// The GPU in whose context an event is.
+    /// The GPU of an event's context.
     pub fn event_gpu(&self, event: u64) -> Option<u32> {
         self.events.get(&event).map(|it| it.gpu)
     }
@@ -180,7 +178,7 @@ impl Streams {
         self.events.get(&event).map(|it| it.records)
     }
 
-    /// When an event's last record was reached.
+    /// Time of an event's last record.
     pub fn reached_ns(&self, event: u64) -> Option<f64> {
         let event = self.events.get(&event)?;
         (0 < event.records && event.reached == event.records).then_some(event.at_ns)
@@ -198,7 +196,7 @@ impl Streams {
         }
     }
 
-    /// Does everything that takes no time, and begins what takes some.
+    /// Runs all operations that take no time, and begins the others.
     pub fn settle(&mut self) {
         loop {
             let mut changed = false;
@@ -210,9 +208,10 @@ impl Streams {
                             false
                         }
                         Work::Hold { word, value } => {
-                            // Checked to be memory of ours when it was asked for.
+                            // The memory was checked to be the stub's when the operation was
+                            // queued.
                             let word = unsafe { AtomicU32::from_ptr(*word as *mut u32) };
-                            // As the API says: the difference, as a signed number.
+                            // As the API defines it: the difference, as a signed number.
                             let over = word.load(Ordering::Acquire).wrapping_sub(*value);
                             0 <= over.cast_signed()
                         }
@@ -241,8 +240,8 @@ impl Streams {
         }
     }
 
-    /// Lets time pass until the next transfers end, and gives what they moved,
-    /// with the GPUs whose streams they are.
+    /// Lets time pass until the next transfers end, and returns their data, with the GPUs of
+    /// their streams.
     pub fn step(&mut self) -> (Step, Vec<(u32, Effect)>) {
         let running = |stream: &&mut Stream| stream.running.is_some();
         let mut streams: Vec<&mut Stream> = self.streams.values_mut().filter(running).collect();
@@ -252,22 +251,22 @@ impl Streams {
         });
         let rates = fluid::rates(&ways.collect::<Vec<_>>());
         let now = self.now_ns;
-        // When each would end, if the rates stayed as they are.
+        // The end of each transfer at the current rates.
         let ends = streams.iter().zip(&rates).map(|(stream, rate)| {
             let (left, not_before) = stream.running.expect("it runs");
             (now + left / rate).max(not_before)
         });
         let ends: Vec<f64> = ends.collect();
-        // Who has nothing left to move but must not end yet takes part in the sharing:
-        // short copies cost what they cost.
-        // What goes nowhere (a rate of 0) never ends.
+        // A transfer without remaining bytes that has not reached its minimum time still shares
+        // resources: short copies have their full cost.
+        // A transfer with a rate of 0 never ends.
         let next = ends.iter().copied().filter(|end| end.is_finite()).min_by(f64::total_cmp);
         let Some(next) = next else {
             return (Step::Held, Vec::new());
         };
         let mut effects = Vec::new();
         for ((stream, rate), end) in streams.iter_mut().zip(&rates).zip(&ends) {
-            // As good as now: sums of fractions are off by their last bits.
+            // Done within rounding: sums of fractions differ in their last bits.
             if *end <= next * (1.0 + 1e-12) {
                 stream.running = None;
                 if let Some(Work::Transfer { effect, .. }) = stream.queue.pop_front() {

@@ -1,4 +1,4 @@
-//! What is exported, as `nccl.h` declares it.
+//! The exported calls, as `nccl.h` declares them.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -6,14 +6,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use crate::communicator::{Communicator, DESCRIPTION, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS, SUCCESS};
+use crate::communicator::{
+    Communicator, DESCRIPTION, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS,
+};
 use crate::meeting;
 use crate::operation::{Kind, Message};
 
-/// Communicators by handle, which is their place in this list and one more.
+/// Communicators by handle, which is the index in this list plus one.
 static ALL: Mutex<Vec<Arc<Communicator>>> = Mutex::new(Vec::new());
 
-/// A group that is being put together by this thread.
+/// This thread's open group.
 #[derive(Debug, Default)]
 struct Group {
     depth: u32,
@@ -31,7 +33,7 @@ thread_local! {
 #[repr(C)]
 pub struct UniqueId([u8; 128]);
 
-/// `ncclConfig_t`, as far as it is looked at.
+/// `ncclConfig_t`, the fields in use.
 #[repr(C)]
 pub struct Config {
     size: usize,
@@ -41,11 +43,11 @@ pub struct Config {
 }
 
 fn of(comm: usize) -> Option<Arc<Communicator>> {
-    ALL.lock().expect("nobody panics").get(comm.checked_sub(1)?).cloned()
+    ALL.lock().expect("no thread panics").get(comm.checked_sub(1)?).cloned()
 }
 
 fn keep(communicator: Arc<Communicator>) -> usize {
-    let mut all = ALL.lock().expect("nobody panics");
+    let mut all = ALL.lock().expect("no thread panics");
     all.push(communicator);
     all.len()
 }
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
 #[allow(non_snake_case, reason = "the name is NCCL's")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetLastError(_comm: usize) -> *const c_char {
-    c"the stub was told to fail".as_ptr()
+    c"the stub is configured to fail".as_ptr()
 }
 
 #[allow(non_snake_case, reason = "the name is NCCL's")]
@@ -126,7 +128,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     if config.magic != 0xcafe_beef || config.size < size_of::<Config>() {
         return INVALID_ARGUMENT;
     }
-    // The variable outweighs the caller.
+    // The variable overrides the caller.
     let is_blocking =
         config.blocking == 1 || std::env::var("NCCL_COMM_BLOCKING").is_ok_and(|it| it == "1");
     match made(ranks, &id, rank, is_blocking) {
@@ -253,7 +255,7 @@ pub unsafe extern "C" fn ncclBroadcast(
     start(comm, Kind::Broadcast { root }, (send, receive), count, kind == FLOAT32, stream)
 }
 
-/// Puts a message into the group of this thread.
+/// Adds a message to this thread's group.
 fn message(
     comm: usize,
     stream: usize,

@@ -1,16 +1,15 @@
-//! A communicator: how far it is, what its operations do behind the scenes, and
-//! what goes wrong with it.
+//! A communicator: its state, its asynchronous operations, and its faults.
 
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::description::Description;
-use crate::{driver, words};
 use crate::meeting::{Meeting, Vain};
 use crate::operation::{Kind, Operation};
+use crate::{driver, words};
 
 // nccl.h: results.
 pub const SUCCESS: c_int = 0;
@@ -21,29 +20,27 @@ pub const INVALID_USAGE: c_int = 5;
 pub const REMOTE_ERROR: c_int = 6;
 pub const IN_PROGRESS: c_int = 7;
 
-/// The machine's description.
 pub static DESCRIPTION: LazyLock<Description> = LazyLock::new(Description::given);
 
-/// One rank's end of it. It stays until the process ends, so that no handle is
-/// ever stale.
+/// One rank's end of a communicator. It is never freed, so that no handle becomes stale.
 #[derive(Debug)]
 pub struct Communicator {
     pub meeting: Meeting,
     pub is_blocking: bool,
-    /// What it says of itself: a result.
+    /// Its asynchronous state: a result.
     state: AtomicI32,
-    /// The last operation is not on its way before somebody has looked.
+    /// Before the first query of its state, the last operation is not yet in progress.
     is_launching: AtomicBool,
     /// Operations so far.
     operations: AtomicU32,
-    /// The first operation of which something may be left in the folder.
+    /// The first operation whose files may still be in the folder.
     forgotten: AtomicU32,
-    /// The word for which streams wait: operations that are done.
+    /// The word for which streams wait: the number of completed operations.
     done: usize,
     queue: Mutex<Option<mpsc::Sender<usize>>>,
 }
 
-/// What is done in a stream: an operation, and whose it is.
+/// Work in a stream: an operation, and its communicator.
 struct InStream {
     communicator: Arc<Communicator>,
     operation: Operation,
@@ -68,11 +65,11 @@ impl Communicator {
             queue: Mutex::new(None),
         });
         let (queue, queued) = mpsc::channel();
-        *communicator.queue.lock().expect("nobody panics") = Some(queue);
+        *communicator.queue.lock().expect("no thread panics") = Some(queue);
         let worker = Arc::clone(&communicator);
         std::thread::spawn(move || {
             for at in queued {
-                // It was leaked when it was put into the stream, which waits for us.
+                // It was leaked when it was put into the stream, which waits for this call.
                 let in_stream = unsafe { &mut *(at as *mut InStream) };
                 worker.work(&mut in_stream.operation);
             }
@@ -80,7 +77,7 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Finds the other ranks.
+    /// Waits for the other ranks.
     pub fn connect(&self) -> c_int {
         let rank = self.meeting.rank;
         let result = match self.fate("init").as_deref() {
@@ -101,23 +98,22 @@ impl Communicator {
         result
     }
 
-    /// What the description says of this rank behind a word.
+    /// The description's value of a key for this rank.
     fn fate(&self, word: &str) -> Option<String> {
         let rank = self.meeting.rank.to_string();
         let of = |rank: &str| DESCRIPTION.get::<String>(&["nccl", word, rank]);
         of(&rank).or_else(|| of("all"))
     }
 
-    /// How far it is. Whoever asks right after an operation was started is told
-    /// once that it is under way.
+    /// Its state. The first query right after the start of an operation returns "in progress".
     pub fn state(&self) -> c_int {
         let state = self.state.load(Ordering::Acquire);
         let is_launching = self.is_launching.swap(false, Ordering::AcqRel);
         if state == SUCCESS && is_launching { IN_PROGRESS } else { state }
     }
 
-    /// Starts an operation in a stream. With one that does not block the last must
-    /// be on its way.
+    /// Starts an operation in a stream. With a non-blocking communicator the previous one must be
+    /// in progress.
     pub fn start(
         self: &Arc<Self>,
         kind: Kind,
@@ -147,7 +143,7 @@ impl Communicator {
         let operation = Operation { number, kind, send, receive, count, sent, came };
         let communicator = Arc::clone(self);
         let data = Box::into_raw(Box::new(InStream { communicator, operation })) as usize;
-        // A million bytes in 10 us, and 5 us for nothing.
+        // A million bytes in 10 us, and 5 us for none.
         let nanoseconds = 5_000.0 + count as f64 * 0.04;
         match driver::push(stream, (begin, finish), data, (self.done, number), nanoseconds) {
             Err(_) => CUDA_ERROR,
@@ -159,7 +155,7 @@ impl Communicator {
         }
     }
 
-    /// Does an operation, faults first.
+    /// Runs an operation, faults first.
     fn work(&self, operation: &mut Operation) {
         let nth = |word: &str| self.fate(word).and_then(|text| text.parse::<u32>().ok());
         let number = operation.number;
@@ -190,7 +186,7 @@ impl Communicator {
             let middle = came.len() / 8 * 4;
             came[middle + 2] ^= 0x10;
         }
-        // Where everybody waited for everybody, nobody needs what was before.
+        // After a barrier no rank needs the earlier files.
         if !matches!(operation.kind, Kind::Messages { .. }) {
             for before in self.forgotten.swap(number, Ordering::AcqRel)..number {
                 self.meeting.forget(&format!("{before}-{}", self.meeting.rank));
@@ -200,12 +196,12 @@ impl Communicator {
     }
 
     fn is_done(&self, number: u32) {
-        // Memory of the driver's stub, for ever, of a page.
+        // A page of the driver stub's memory, never freed.
         let word = unsafe { AtomicU32::from_ptr(self.done as *mut u32) };
         word.store(number, Ordering::Release);
     }
 
-    /// Ends what goes on.
+    /// Aborts the operation in progress.
     pub fn abort(&self) {
         if DESCRIPTION.get::<String>(&["nccl", "abort"]).as_deref() == Some("hang") {
             loop {
@@ -224,13 +220,13 @@ fn result_of(vain: Vain) -> c_int {
     }
 }
 
-/// The stream has come to an operation.
+/// The stream has reached an operation.
 extern "C" fn begin(data: *mut c_void) {
-    // What `start` leaked.
+    // The box that `start` leaked.
     let in_stream = unsafe { &mut *data.cast::<InStream>() };
     let communicator = Arc::clone(&in_stream.communicator);
     in_stream.operation.snapshot(communicator.meeting.ranks);
-    let queue = communicator.queue.lock().expect("nobody panics");
+    let queue = communicator.queue.lock().expect("no thread panics");
     if let Some(queue) = queue.as_ref() {
         let _ = queue.send(data as usize);
     }
@@ -238,7 +234,7 @@ extern "C" fn begin(data: *mut c_void) {
 
 /// An operation is done, or was aborted.
 extern "C" fn finish(data: *mut c_void) {
-    // As above; the worker may still hold it after an abort, so it stays.
+    // As above; the worker may still hold it after an abort, so it is not freed.
     let in_stream = unsafe { &*data.cast::<InStream>() };
     in_stream.operation.deliver(in_stream.communicator.meeting.ranks);
 }

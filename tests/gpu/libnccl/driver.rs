@@ -1,6 +1,5 @@
-//! What of the driver's stub is called: simulated work in its streams, words for
-//! which streams wait, and memory for those. The stub is found among what this
-//! process has loaded.
+//! Calls into the driver's stub: simulated work in its streams, words for which streams wait, and
+//! memory for those. The stub is found among the loaded libraries of this process.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::LazyLock;
@@ -20,7 +19,6 @@ type Work = unsafe extern "C" fn(*mut c_void, f64, Function, *mut c_void) -> c_i
 type WaitValue = unsafe extern "C" fn(*mut c_void, c_ulonglong, c_uint, c_uint) -> c_int;
 type HostAlloc = unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int;
 
-/// The calls.
 struct Driver {
     work: Work,
     wait_value: WaitValue,
@@ -56,7 +54,7 @@ static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
     }
 });
 
-/// A word for which streams can wait, of this process for ever.
+/// A word for which streams can wait; this process never frees it.
 pub fn word() -> Result<usize, c_int> {
     let mut place = std::ptr::null_mut();
     match unsafe { (DRIVER.host_alloc)(&raw mut place, 4096, 3) } {
@@ -65,8 +63,8 @@ pub fn word() -> Result<usize, c_int> {
     }
 }
 
-/// Has a stream call a function with this value, then wait until a word is at
-/// least so much, then take some time and call another function.
+/// Makes a stream call a function with this value, wait until a word is at least this, take some
+/// time and call another function.
 pub fn push(
     stream: usize,
     (begin, finish): (Function, Function),

@@ -1,22 +1,21 @@
-//! A `libnccl.so.2` of our own for tests: the calls that `src/node/ffi/nccl.rs` makes.
-//! Ranks are processes that find each other through a folder named in the unique
-//! id, and what they compute is computed: in the memory, and in the order of the
-//! streams, of the driver's stub.
+//! A stub `libnccl.so.2` for tests: the calls that `src/node/ffi/nccl.rs` makes. Ranks are
+//! processes that find each other through a folder named in the unique id. Their computations are
+//! real: in the memory, and in the order of the streams, of the driver's stub.
 //!
-//! Lines of the machine's description, beside those of the driver's stub. `RANK`
-//! is a number or `all`; operations are counted from 1, a group being one.
+//! Lines of the machine's description, in addition to those of the driver's stub. `RANK` is a
+//! number or `all`; operations are counted from 1, a group being one.
 //!
-//! - `nccl version = 22803`: what it says it is.
-//! - `nccl init RANK = hang | die | CODE`: what becomes of making a communicator.
-//! - `nccl wrong RANK = N`: from the n-th operation on, one bit of what it receives.
+//! - `nccl version = 22803`: the version that it reports.
+//! - `nccl init RANK = hang | die | CODE`: the result of creating a communicator.
+//! - `nccl wrong RANK = N`: from the n-th operation on, one bit of its received data.
 //! - `nccl stall RANK = N`: the n-th operation is never sent.
 //! - `nccl die RANK = N`: the process ends in the n-th operation.
-//! - `nccl async RANK = CODE at N`: the n-th operation fails behind the scenes.
+//! - `nccl async RANK = CODE at N`: the n-th operation fails asynchronously.
 //! - `nccl deaf = yes`: the death of another rank is not noticed.
-//! - `nccl abort = hang`: an abort does not come back.
-//! - `nccl transport = NET/IB/0`, `nccl algorithm = RING`: what it says it uses.
+//! - `nccl abort = hang`: an abort does not return.
+//! - `nccl transport = NET/IB/0`, `nccl algorithm = RING`: the ones that it reports.
 //!
-//! No code of NVIDIA's, and no dependency: `rustc` alone builds it.
+//! The stub contains no code of NVIDIA's and has no dependency: `rustc` alone builds it.
 
 mod calls;
 mod communicator;

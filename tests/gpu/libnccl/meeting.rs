@@ -1,4 +1,4 @@
-//! A folder in which the ranks of a communicator leave things for each other.
+//! A folder in which the ranks of a communicator leave files for each other.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use crate::description::{VARIABLE, wrong};
 
-/// How often somebody who waits looks.
+/// Poll interval of a waiting rank.
 const LOOK: Duration = Duration::from_micros(300);
 
-/// The folder, and who is there.
+/// The folder, and the ranks in it.
 #[derive(Debug)]
 pub struct Meeting {
     folder: PathBuf,
     pub rank: u32,
     pub ranks: u32,
     pub aborted: AtomicBool,
-    /// By rank, once it came.
+    /// Process IDs by rank, once known.
     processes: Vec<AtomicU32>,
     deaf: bool,
 }
 
-/// Why somebody waits in vain.
+/// Reason of a wait that cannot succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vain {
     /// This communicator was aborted.
@@ -30,7 +30,7 @@ pub enum Vain {
     Dead(u32),
 }
 
-/// A new folder beside the machine's description, which goes with it.
+/// A new folder next to the machine's description, which is deleted with it.
 pub fn folder() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let beside = std::env::var_os(VARIABLE).map(PathBuf::from);
@@ -50,18 +50,18 @@ impl Meeting {
         Self { folder, rank, ranks, aborted: AtomicBool::new(false), processes, deaf }
     }
 
-    /// Comes, and waits for all others.
+    /// Registers this rank, and waits for all others.
     pub fn come(&self) -> Result<(), Vain> {
         self.leave(&format!("rank-{}", self.rank), std::process::id().to_string().as_bytes());
         for rank in 0..self.ranks {
-            let said = self.take(&format!("rank-{rank}"), None)?;
-            let process = String::from_utf8_lossy(&said).parse().unwrap_or(0);
+            let share = self.take(&format!("rank-{rank}"), None)?;
+            let process = String::from_utf8_lossy(&share).parse().unwrap_or(0);
             self.processes[rank as usize].store(process, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Leaves something under a name; nobody sees half of it.
+    /// Writes a file under a name; no reader sees half of it.
     pub fn leave(&self, name: &str, bytes: &[u8]) {
         let part = self.folder.join(format!("{name}.part-{}", self.rank));
         let whole = self.folder.join(name);
@@ -71,7 +71,7 @@ impl Meeting {
         }
     }
 
-    /// Waits for something that `from` leaves.
+    /// Waits for a file that `from` writes.
     pub fn take(&self, name: &str, from: Option<u32>) -> Result<Vec<u8>, Vain> {
         let path = self.folder.join(name);
         loop {
@@ -82,14 +82,14 @@ impl Meeting {
                 return Err(Vain::Aborted);
             }
             if let Some(rank) = from.filter(|rank| !self.deaf && self.is_dead(*rank)) {
-                // It may have left it and died.
+                // It may have written the file and died.
                 return std::fs::read(&path).map_err(|_| Vain::Dead(rank));
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Takes away what nobody needs any more.
+    /// Deletes files that no rank needs any more.
     pub fn forget(&self, name: &str) {
         let _ = std::fs::remove_file(self.folder.join(name));
     }
@@ -98,7 +98,7 @@ impl Meeting {
         let process = self.processes[rank as usize].load(Ordering::Acquire);
         let stat = Path::new("/proc").join(process.to_string()).join("stat");
         match std::fs::read_to_string(stat) {
-            // The state is behind the name, which may hold anything.
+            // The state follows the name, which may contain any character.
             Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")),
             Err(_) => true,
         }

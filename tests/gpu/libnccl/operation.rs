@@ -1,12 +1,10 @@
-//! Collectives, computed: what a rank leaves for others, and what it makes of
-//! what they left.
+//! Collectives, computed: the data that a rank sends, and its result from the others' data.
 
 use crate::meeting::{Meeting, Vain};
 
-/// Bytes of a float, the only type there is.
+/// Bytes of a float, the only supported type.
 const FLOAT: usize = 4;
 
-/// What is done.
 #[derive(Clone, Debug)]
 pub enum Kind {
     AllReduce,
@@ -15,14 +13,13 @@ pub enum Kind {
     Broadcast {
         root: u32,
     },
-    /// Messages of a group: to whom, and from whom.
+    /// Messages of a group: receivers and senders.
     Messages {
         to: Vec<Message>,
         from: Vec<Message>,
     },
 }
 
-/// A message of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     pub peer: u32,
@@ -30,7 +27,6 @@ pub struct Message {
     pub count: usize,
 }
 
-/// One operation of one rank.
 #[derive(Debug)]
 pub struct Operation {
     pub number: u32,
@@ -38,14 +34,14 @@ pub struct Operation {
     pub send: usize,
     pub receive: usize,
     pub count: usize,
-    /// What is sent, taken when the stream comes to it; by message in a group.
+    /// Data to send, read when the stream reaches the operation; by message in a group.
     pub sent: Vec<Vec<u8>>,
-    /// What came; by message in a group.
+    /// Received data; by message in a group.
     pub came: Vec<Vec<u8>>,
 }
 
 impl Operation {
-    /// The places that are written, with their bytes.
+    /// The written places, with their bytes.
     fn targets(&self, ranks: u32) -> Vec<(usize, usize)> {
         let ranks = ranks as usize;
         match &self.kind {
@@ -59,7 +55,7 @@ impl Operation {
         }
     }
 
-    /// Takes what is sent out of memory.
+    /// Reads the data to send from memory.
     pub fn snapshot(&mut self, ranks: u32) {
         let sources = match &self.kind {
             Kind::AllReduce | Kind::AllGather | Kind::Broadcast { .. } => {
@@ -68,14 +64,14 @@ impl Operation {
             Kind::ReduceScatter => vec![(self.send, self.count * ranks as usize * FLOAT)],
             Kind::Messages { to, .. } => to.iter().map(|it| (it.place, it.count * FLOAT)).collect(),
         };
-        // The caller answers for its memory, as with NCCL itself.
+        // The caller guarantees its memory, as with NCCL itself.
         let taken = sources.into_iter().map(|(place, bytes)| unsafe {
             std::slice::from_raw_parts(place as *const u8, bytes).to_vec()
         });
         self.sent = taken.collect();
     }
 
-    /// Puts what came into memory.
+    /// Writes the received data to memory.
     pub fn deliver(&self, ranks: u32) {
         for ((place, bytes), came) in self.targets(ranks).into_iter().zip(&self.came) {
             let bytes = bytes.min(came.len());
@@ -84,7 +80,7 @@ impl Operation {
         }
     }
 
-    /// Leaves what is sent, takes what the others left, and computes.
+    /// Sends this rank's data, receives the others', and computes.
     pub fn run(&mut self, meeting: &Meeting) -> Result<(), Vain> {
         let (number, me) = (self.number, meeting.rank);
         let all = |rank: u32| meeting.take(&format!("{number}-{rank}"), Some(rank));
@@ -109,11 +105,11 @@ impl Operation {
             }
             Kind::Broadcast { root } => {
                 come(&self.sent);
-                // Everybody waits for everybody, so that nothing is forgotten too early.
+                // All ranks wait for each other, so that no file is deleted too early.
                 vec![everybody()?.swap_remove(*root as usize)]
             }
             Kind::Messages { to, from } => {
-                // The n-th to a peer is the n-th that the peer takes from here.
+                // The n-th message to a peer is the n-th that the peer receives from this rank.
                 let name = |a: u32, b: u32, nth: usize| format!("{number}-{a}-{b}-{nth}");
                 let nth = |list: &[Message], at: usize| {
                     list[..at].iter().filter(|it| it.peer == list[at].peer).count()

@@ -1,11 +1,11 @@
-//! What this library says where NCCL_DEBUG asks for it, as far as anybody reads
-//! it: the forms are NCCL's, the rest is left out.
+//! Output of this library under NCCL_DEBUG, as far as fabricgate reads it: the forms are NCCL's,
+//! the rest is left out.
 
 use std::io::Write;
 
 use crate::description::Description;
 
-/// Says a line, to where NCCL_DEBUG_FILE says.
+/// Writes a line to the file of NCCL_DEBUG_FILE.
 fn say(gpu: &str, text: &str) {
     if !std::env::var("NCCL_DEBUG").is_ok_and(|level| level == "INFO") {
         return;
@@ -17,21 +17,20 @@ fn say(gpu: &str, text: &str) {
         return;
     };
     let file = std::fs::OpenOptions::new().append(true).create(true).open(place);
-    // Nobody may be there to read it.
+    // The reader may have ended.
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Over what ranks talk: what the description says, unless a variable forbids it.
+/// Transport between ranks: the description's, unless a variable forbids it.
 fn transport(description: &Description) -> String {
-    let told = description.get::<String>(&["nccl", "transport"]);
+    let configured = description.get::<String>(&["nccl", "transport"]);
     match std::env::var("NCCL_NET").ok().as_deref() {
         Some("Socket") => "NET/Socket/0".to_owned(),
-        Some("IB") => told.unwrap_or("NET/IB/0/GDRDMA".to_owned()),
-        _ => told.unwrap_or("P2P/CUMEM/read".to_owned()),
+        Some("IB") => configured.unwrap_or("NET/IB/0/GDRDMA".to_owned()),
+        _ => configured.unwrap_or("P2P/CUMEM/read".to_owned()),
     }
 }
 
-/// A rank was connected.
 pub fn connected(description: &Description, rank: u32, ranks: u32) {
     let gpu = rank.to_string();
     if let Ok(rail) = std::env::var("NCCL_IB_HCA") {
@@ -47,7 +46,6 @@ pub fn connected(description: &Description, rank: u32, ranks: u32) {
     }
 }
 
-/// An algorithm was chosen.
 pub fn chosen(description: &Description, rank: u32, function: &str, bytes: usize) {
     let algorithm = description.get(&["nccl", "algorithm"]).unwrap_or("RING".to_owned());
     if rank == 0 {

@@ -1,9 +1,12 @@
-//! Calls about a GPU itself: who it is, what it does, what went wrong in it.
+//! Calls about a GPU itself: its identity, its activity, its errors.
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
 use crate::description::wrong;
-use crate::machine::{Handle, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Machine, NOT_SUPPORTED, OTHER_VERSION, calls, put, put_text};
+use crate::machine::{
+    Handle, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Machine, NOT_SUPPORTED, OTHER_VERSION, calls, put,
+    put_text,
+};
 
 /// `nvmlPciInfo_t`.
 #[repr(C)]
@@ -18,7 +21,7 @@ pub struct PciInfo {
 }
 
 impl PciInfo {
-    /// A device at this address, whose numbers nobody asks for.
+    /// A device at this address, whose numbers no caller reads.
     pub fn of(address: &str) -> Self {
         Self {
             legacy: padded(address),
@@ -64,7 +67,7 @@ pub struct Platform {
     module: u8,
 }
 
-/// Text of this length, with zeroes behind it.
+/// Text of this length, padded with zeroes.
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
     for (byte, from) in bytes.iter_mut().zip(text.bytes()).take(N - 1) {
@@ -73,19 +76,18 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// The PCI address, as the CUDA stub says it.
+/// The PCI address, as the CUDA stub reports it.
 fn bus(machine: &Machine, gpu: u32) -> String {
     let usual = format!("0000:{:02X}:00.0", 0x1b + 0x10 * gpu);
     machine.shared(gpu, "bus").unwrap_or(usual)
 }
 
-/// Bytes of memory.
 fn memory(machine: &Machine, gpu: u32) -> u64 {
-    let said = machine.shared(gpu, "memory");
-    said.map_or(80 << 30, |text| text.parse().unwrap_or_else(|_| wrong(&text)))
+    let memory = machine.shared(gpu, "memory");
+    memory.map_or(80 << 30, |text| text.parse().unwrap_or_else(|_| wrong(&text)))
 }
 
-/// Generation and lanes at work, where they are not 5 and 16.
+/// Current generation and lanes, by default 5 and 16.
 fn pcie(machine: &Machine, gpu: u32) -> (c_uint, c_uint) {
     let Some(text) = machine.of::<String>(gpu, "pcie") else { return (5, 16) };
     let numbers: Vec<c_uint> = text.split_whitespace().filter_map(|it| it.parse().ok()).collect();
@@ -93,20 +95,20 @@ fn pcie(machine: &Machine, gpu: u32) -> (c_uint, c_uint) {
     (generation, width)
 }
 
-/// The size of a structure with its version above it, as nvml.h tells them apart.
+/// The size of a structure with its version in the upper bits, as nvml.h encodes it.
 pub fn tag<T>(version: u32) -> c_uint {
     (version << 24) | size_of::<T>() as c_uint
 }
 
 calls! {
     nvmlDeviceGetUUID(device: Handle, text: *mut c_char, room: c_uint) |machine, gpu| {
-        // The sixteen bytes that the CUDA stub says.
+        // The sixteen bytes that the CUDA stub reports.
         put_text(text, room, &format!("GPU-abababab-abab-abab-{:04x}-{:04x}abababab", gpu >> 16, gpu & 0xffff))
     }
 
     nvmlDeviceGetSerial(device: Handle, text: *mut c_char, room: c_uint) |machine, gpu| {
-        let said = machine.of::<String>(gpu, "serial");
-        put_text(text, room, &said.unwrap_or(format!("16500{gpu:08}")))
+        let given = machine.of::<String>(gpu, "serial");
+        put_text(text, room, &given.unwrap_or(format!("16500{gpu:08}")))
     }
 
     nvmlDeviceGetName(device: Handle, text: *mut c_char, room: c_uint) |machine, gpu| {
@@ -137,7 +139,7 @@ calls! {
 
     nvmlDeviceGetMemoryInfo_v2(device: Handle, info: *mut Memory) |machine, gpu| {
         let total = memory(machine, gpu);
-        // The caller gives a structure that says which one it is.
+        // The caller's structure states its version.
         if unsafe { (*info).version } != tag::<Memory>(2) {
             return Err(OTHER_VERSION);
         }
@@ -261,7 +263,7 @@ calls! {
     }
 
     nvmlDeviceGetPlatformInfo(device: Handle, info: *mut Platform) |machine, gpu| {
-        // The caller gives a structure that says which one it is.
+        // The caller's structure states its version.
         if unsafe { (*info).version } != tag::<Platform>(2) {
             return Err(OTHER_VERSION);
         }
@@ -278,12 +280,12 @@ calls! {
     }
 
     nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: *mut c_uint, infos: *mut Process) |machine, gpu| {
-        let said = machine.of::<String>(gpu, "processes").unwrap_or_default();
-        let pids: Vec<c_uint> = said
+        let given = machine.of::<String>(gpu, "processes").unwrap_or_default();
+        let pids: Vec<c_uint> = given
             .split_whitespace()
-            .map(|pid| pid.parse().unwrap_or_else(|_| wrong(&said)))
+            .map(|pid| pid.parse().unwrap_or_else(|_| wrong(&given)))
             .collect();
-        // The caller gives room for as many as it says.
+        // The caller passes room for the stated number.
         let room = unsafe { *count } as usize;
         put(count, pids.len() as c_uint)?;
         if room < pids.len() {

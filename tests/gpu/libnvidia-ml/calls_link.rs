@@ -6,7 +6,7 @@ use crate::calls_device::{PciInfo, tag};
 use crate::description::wrong;
 use crate::machine::{Handle, INVALID_ARGUMENT, Machine, NOT_SUPPORTED, OTHER_VERSION, calls, put};
 
-/// `NVML_DEVICE_ARCH_BLACKWELL`: the counter call is gone, the fields count.
+/// `NVML_DEVICE_ARCH_BLACKWELL`: without the counter call, with the counter fields.
 const BLACKWELL: u32 = 10;
 
 /// `nvmlGpuFabricInfo_t`.
@@ -42,14 +42,14 @@ pub struct Field {
     value: u64,
 }
 
-/// `NVML_NVLINK_STATE_*`, or nothing for a link that is not there.
+/// `NVML_NVLINK_STATE_*`, `None` for a missing link.
 fn state(machine: &Machine, gpu: u32, link: u32) -> Option<c_uint> {
     if machine.links(gpu) <= link {
         return None;
     }
-    let said =
+    let status =
         machine.description.get::<String>(&["nvml", &gpu.to_string(), "link", &link.to_string()]);
-    Some(match said.as_deref() {
+    Some(match status.as_deref() {
         None | Some("up") => 1,
         Some("down") => 0,
         Some("sleep") => 2,
@@ -57,18 +57,18 @@ fn state(machine: &Machine, gpu: u32, link: u32) -> Option<c_uint> {
     })
 }
 
-/// A counter of a link: `nvml GPU errors LINK COUNTER = FROM BY`, by the call's
-/// number of it or by the field's.
+/// A counter of a link: `nvml GPU errors LINK COUNTER = FROM BY`, by the call's number of it or
+/// by the field's.
 fn errors(machine: &mut Machine, gpu: u32, link: u32, counter: u32) -> u64 {
     let (gpu, link, counter) = (gpu.to_string(), link.to_string(), counter.to_string());
     machine.counter(&["nvml", &gpu, "errors", &link, &counter])
 }
 
-/// State of the registration and clique, unless the GPU knows no fabric
-/// (`nvml fabric = no`). 3 is completed, 2 in progress.
+/// State of the registration and clique, unless the GPU has no fabric (`nvml fabric = no`). 3 is
+/// completed, 2 in progress.
 fn fabric(machine: &Machine, gpu: u32) -> Result<(u8, c_uint), c_int> {
-    let said = machine.of::<String>(gpu, "fabric");
-    let state = match said.as_deref() {
+    let fabric = machine.of::<String>(gpu, "fabric");
+    let state = match fabric.as_deref() {
         Some("no") => return Err(NOT_SUPPORTED),
         None => 3,
         Some(text) => text.parse().unwrap_or_else(|_| wrong(text)),
@@ -94,7 +94,7 @@ calls! {
     nvmlDeviceGetNvLinkRemotePciInfo_v2(
         device: Handle, link: c_uint, info: *mut PciInfo
     ) |machine, gpu| {
-        // A link that is down has no other end.
+        // A link that is down has no remote end.
         match state(machine, gpu, link) {
             Some(1 | 2) => put(info, PciInfo::of(&format!("0000:{:02X}:00.0", 0xc1 + link % 4))),
             _ => Err(INVALID_ARGUMENT),
@@ -116,7 +116,7 @@ calls! {
 
     nvmlDeviceGetGpuFabricInfoV(device: Handle, info: *mut Fabric) |machine, gpu| {
         let (state, clique) = fabric(machine, gpu)?;
-        // The caller gives a structure that says which one it is.
+        // The caller's structure states its version.
         if unsafe { (*info).version } != tag::<Fabric>(3) {
             return Err(OTHER_VERSION);
         }
@@ -126,9 +126,9 @@ calls! {
 
     nvmlDeviceGetFieldValues(device: Handle, count: c_int, fields: *mut Field) |machine, gpu| {
         for at in 0..usize::try_from(count).map_err(|_| INVALID_ARGUMENT)? {
-            // The caller gives as many as it says.
+            // The caller passes the stated number of fields.
             let field = unsafe { &mut *fields.add(at) };
-            // Renumbered between drivers: whoever asks does not know what for.
+            // Renumbered between drivers: a caller cannot know the field's meaning.
             if (251..=273).contains(&field.id) {
                 wrong(&format!("field {} means different things", field.id));
             }
@@ -152,7 +152,7 @@ fn answered(machine: &mut Machine, gpu: u32, field: &Field) -> Result<(c_uint, u
     match field.id {
         91 => Ok((1, machine.links(gpu).into())),
         146 => state.map(|_| (1, link.into())).ok_or(INVALID_ARGUMENT),
-        // Of Hopper these say success and zero, whatever happened.
+        // On Hopper these return success and zero, regardless of events.
         161..=163 => Ok((3, 0)),
         164 => state.map(|_| (1, 26_562)).ok_or(INVALID_ARGUMENT),
         165 => state.map(|state| (1, state.into())).ok_or(INVALID_ARGUMENT),
@@ -161,7 +161,7 @@ fn answered(machine: &mut Machine, gpu: u32, field: &Field) -> Result<(c_uint, u
             state.ok_or(INVALID_ARGUMENT)?;
             Ok((3, errors(machine, gpu, link, field.id)))
         }
-        // What the driver asks for: nothing.
+        // The driver's recommended action: none.
         230 => Ok((1, 0)),
         _ => Err(NOT_SUPPORTED),
     }

@@ -10,8 +10,8 @@ calls! {
     nvmlShutdown() |_machine| { Ok(()) }
 
     nvmlSystemGetDriverVersion(text: *mut c_char, room: c_uint) |machine| {
-        let said = machine.description.get::<String>(&["nvml", "driver"]);
-        put_text(text, room, said.as_deref().unwrap_or("580.95.05"))
+        let driver = machine.description.get::<String>(&["nvml", "driver"]);
+        put_text(text, room, driver.as_deref().unwrap_or("580.95.05"))
     }
 
     nvmlSystemGetNVMLVersion(text: *mut c_char, room: c_uint) |_machine| {

@@ -1,8 +1,8 @@
-//! A `libnvidia-ml.so.1` of our own for tests: the calls that `src/node/facts/nvml.rs`
-//! makes, answered by the machine that the description of all stubs describes.
+//! A stub `libnvidia-ml.so.1` for tests: the calls that `src/node/facts/nvml.rs` makes, answered
+//! by the machine that the description of all stubs describes.
 //!
-//! GPUs are those of the CUDA stub: same names, addresses, UUIDs. No code of
-//! NVIDIA's, and no dependency: `rustc` alone builds it.
+//! GPUs are those of the CUDA stub: same names, addresses, UUIDs. The stub contains no code of
+//! NVIDIA's and has no dependency: `rustc` alone builds it.
 
 mod calls_device;
 mod calls_link;

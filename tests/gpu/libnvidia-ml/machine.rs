@@ -1,7 +1,7 @@
-//! The machine, and how a call gets at it.
+//! The machine, and the access of a call to it.
 //!
-//! What is said of all GPUs (`nvml links = 18`) holds for one that nothing else
-//! is said of (`nvml 3 links = 12`).
+//! A line about all GPUs (`nvml links = 18`) applies to a GPU without its own line (`nvml 3 links
+//! = 12`).
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -19,10 +19,10 @@ pub const INSUFFICIENT_SIZE: c_int = 7;
 pub const GPU_IS_LOST: c_int = 15;
 pub const OTHER_VERSION: c_int = 25;
 
-/// A GPU's handle: its number and one, since no handle is zero.
+/// A GPU's handle: its number plus one, since no handle is zero.
 pub type Handle = *mut c_void;
 
-/// What the file says of this library, by the second word or the third.
+/// Second or third words of this library's keys.
 const KNOWN: &[&str] = &[
     "gpus",
     "driver",
@@ -42,11 +42,10 @@ const KNOWN: &[&str] = &[
     "serial",
 ];
 
-/// The machine.
 pub struct Machine {
     pub description: Description,
     faults: Faults,
-    /// How often each call was made of each GPU, or of what is named beside it.
+    /// Number of calls by name and by GPU, or by the object next to it.
     counts: BTreeMap<String, u64>,
 }
 
@@ -56,8 +55,7 @@ static MACHINE: LazyLock<Mutex<Machine>> = LazyLock::new(|| {
     Mutex::new(Machine { description, faults: Faults::default(), counts: BTreeMap::new() })
 });
 
-/// Ends the process where the file says something to this library that it does not
-/// know.
+/// Ends the process at an unknown key of this library.
 fn check() {
     let path = std::env::var_os(VARIABLE).unwrap_or_default();
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -69,12 +67,12 @@ fn check() {
         }
         let word = words.find(|word| word.parse::<u32>().is_err()).unwrap_or_default();
         if !KNOWN.contains(&word) {
-            wrong(&format!("nobody knows {line:?}"));
+            wrong(&format!("unknown key: {line:?}"));
         }
     }
 }
 
-/// Answers a call about the machine: faults first, then what it does.
+/// Answers a call about the machine: faults first, then its effect.
 pub fn answer(name: &'static str, call: impl FnOnce(&mut Machine) -> Result<(), c_int>) -> c_int {
     let fate = {
         let Machine { description, faults, .. } = &mut *lock();
@@ -88,7 +86,6 @@ pub fn answer(name: &'static str, call: impl FnOnce(&mut Machine) -> Result<(), 
     }
 }
 
-/// Answers a call about a GPU.
 pub fn answer_of(
     name: &'static str,
     handle: Handle,
@@ -109,7 +106,7 @@ fn lock() -> std::sync::MutexGuard<'static, Machine> {
 }
 
 impl Machine {
-    /// How many GPUs the driver has; `nvml gpus` where CUDA sees others.
+    /// Number of GPUs of the driver; `nvml gpus` where it differs from CUDA's.
     pub fn gpus(&self) -> u32 {
         let shared = || self.description.get(&["gpus"]).unwrap_or(1);
         self.description.get(&["nvml", "gpus"]).unwrap_or_else(shared)
@@ -120,36 +117,36 @@ impl Machine {
         number.filter(|number| *number < self.gpus()).ok_or(INVALID_ARGUMENT)
     }
 
-    /// Counts something that happens, from 1.
+    /// Counts an event, from 1.
     pub fn count(&mut self, what: &str) -> u64 {
         let count = self.counts.entry(what.to_owned()).or_default();
         *count += 1;
         *count
     }
 
-    /// What is said to this library of a GPU, or of all of them.
+    /// This library's value of a key for a GPU, or for all of them.
     pub fn of<T: FromStr>(&self, gpu: u32, what: &str) -> Option<T> {
         let number = gpu.to_string();
         let own = self.description.get(&["nvml", &number, what]);
         own.or_else(|| self.description.get(&["nvml", what]))
     }
 
-    /// What is said to all libraries of a GPU, or of all of them.
+    /// All libraries' value of a key for a GPU, or for all of them.
     pub fn shared(&self, gpu: u32, what: &str) -> Option<String> {
         let number = gpu.to_string();
         let own = self.description.get(&["gpu", &number, what]);
         own.or_else(|| self.description.get(&["gpu", what]))
     }
 
-    /// Whether this call finds the GPU at work: at rest are as many calls of each
-    /// kind as `nvml rest` says, one where it says nothing.
+    /// True if this call finds the GPU busy: the first `nvml rest` calls of each kind find it
+    /// idle, by default one.
     pub fn is_at_work(&mut self, gpu: u32, call: &str) -> bool {
         let calls = self.count(&format!("{gpu} {call}"));
         self.of::<u64>(gpu, "rest").unwrap_or(1) < calls
     }
 
-    /// The next value of a counter that these words describe as `FROM BY`: what it
-    /// begins with, and by how much it grows from one question to the next.
+    /// The next value of a counter with the description `FROM BY`: the first value, and its
+    /// growth per query.
     pub fn counter(&mut self, words: &[&str]) -> u64 {
         let Some(text) = self.description.get::<String>(words) else { return 0 };
         let asked = self.count(&words.join(" "));
@@ -160,28 +157,27 @@ impl Machine {
         u64::try_from(grown).unwrap_or(0)
     }
 
-    /// `NVML_DEVICE_ARCH_*`, Hopper where nothing is said.
+    /// `NVML_DEVICE_ARCH_*`, Hopper by default.
     pub fn architecture(&self, gpu: u32) -> u32 {
         self.of(gpu, "architecture").unwrap_or(9)
     }
 
-    /// How many links a GPU has.
     pub fn links(&self, gpu: u32) -> u32 {
         self.of(gpu, "links").unwrap_or(18)
     }
 }
 
-/// Puts a value where the caller wants it.
+/// Writes a value to the caller's pointer.
 pub fn put<T>(place: *mut T, value: T) -> Result<(), c_int> {
     if place.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // The caller gives a pointer that nvml.h allows.
+    // The caller passes a pointer that nvml.h allows.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Puts a text there with its zero byte, where there is room for all of it.
+/// Writes a text there with its zero byte, where there is room for all of it.
 pub fn put_text(place: *mut c_char, room: c_uint, text: &str) -> Result<(), c_int> {
     if place.is_null() {
         return Err(INVALID_ARGUMENT);

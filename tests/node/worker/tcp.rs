@@ -1,5 +1,5 @@
-//! The TCP probe that a worker runs: between two processes of its own, with strangers
-//! at the port, and with a peer that dies.
+//! The TCP probe that a worker runs: between two of its own processes, with foreign clients at
+//! the port, and with a peer that dies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -93,7 +93,7 @@ fn another_node_than_the_one_asked_for_is_reported() {
 }
 
 #[test]
-fn nobody_at_the_port_is_said() {
+fn a_port_without_a_listener_is_reported() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = free.local_addr().expect("an address").port();
     drop(free);
@@ -105,7 +105,7 @@ fn nobody_at_the_port_is_said() {
 }
 
 #[test]
-fn a_stranger_at_the_port_is_recognised_and_a_silent_one_given_up() {
+fn a_foreign_client_at_the_port_is_recognised_and_a_silent_one_given_up() {
     for (greeting, expected) in [
         (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], "not a fabricgate message"),
         (b"no line at all", "not a fabricgate message"),
@@ -115,8 +115,8 @@ fn a_stranger_at_the_port_is_recognised_and_a_silent_one_given_up() {
         let port = listener.local_addr().expect("an address").port();
         let stranger = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("accepted");
-            stream.write_all(greeting).expect("said");
-            // Stays until the client has had enough.
+            stream.write_all(greeting).expect("written");
+            // Stays connected until the client has ended.
             let _ = stream.read_to_end(&mut Vec::new());
         });
         let got = connect(port, "1");
@@ -128,19 +128,19 @@ fn a_stranger_at_the_port_is_recognised_and_a_silent_one_given_up() {
 }
 
 #[test]
-fn strangers_are_turned_away_and_the_client_is_served() {
+fn foreign_clients_are_rejected_and_the_client_is_served() {
     let (mut server, port) = serving();
     let mut silent = TcpStream::connect(("127.0.0.1", port)).expect("connected");
     let mut loud = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    loud.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("said");
+    loud.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("written");
     let mut answer = String::new();
-    loud.read_to_string(&mut answer).expect("heard");
+    loud.read_to_string(&mut answer).expect("read");
     assert!(answer.contains("expected a fabricgate client"), "{answer}");
     let got = connect(port, "0.1");
     assert_eq!(got.status.code(), Some(0), "{}", String::from_utf8_lossy(&got.stderr));
     assert!(document(&got.stdout).complete);
     assert_eq!(server.wait().expect("ended").code(), Some(0));
-    // It neither held the session up nor outlived it.
+    // It neither delayed the session nor outlived it.
     let _ = silent.read_to_string(&mut answer);
 }
 
@@ -148,8 +148,8 @@ fn strangers_are_turned_away_and_the_client_is_served() {
 fn a_peer_that_dies_on_the_way_leaves_an_incomplete_document() {
     let (mut server, port) = serving();
     let client = thread::spawn(move || connect(port, "5"));
-    // Data flows: one thread per stream beside the first and the one that
-    // accepts connections.
+    // Data flows: one thread per stream in addition to the first and the one that accepts
+    // connections.
     let threads = format!("/proc/{}/task", server.id());
     while fs::read_dir(&threads).expect("threads").count() < 2 + 4 {
         thread::sleep(Duration::from_millis(10));

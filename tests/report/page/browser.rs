@@ -1,8 +1,8 @@
-//! A real browser without a window, asked through its own protocol over two
-//! pipes (Chrome DevTools Protocol, messages ended by a zero byte).
+//! A real headless browser, controlled through its protocol over two pipes (Chrome DevTools
+//! Protocol, messages ended by a zero byte).
 //!
-//! It gets a folder of its own, and ends with the test. Nothing here knows what
-//! a page must be like.
+//! It gets a temporary folder, and ends with the test. This module knows nothing of the page
+//! under test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What browsers of this kind are called.
+/// Program names of such browsers.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-/// A browser that says nothing for so long is not going to.
+/// After this time without a message the browser counts as hanging.
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// A running browser with one page.
@@ -29,7 +29,7 @@ pub(super) struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// The browser of this machine, or why there is none.
+/// The browser of this machine, or why it is missing.
 fn program() -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).flat_map(|dir| NAMES.map(|name| dir.join(name)));
@@ -38,8 +38,8 @@ fn program() -> Result<PathBuf, String> {
 }
 
 impl Browser {
-    /// Starts one; says SKIPPED and why where there is none.
-    #[expect(clippy::print_stderr, reason = "a test that checks nothing says so")]
+    /// Starts one; prints SKIPPED and the reason where it is missing.
+    #[expect(clippy::print_stderr, reason = "a test that checks nothing reports it")]
     pub(super) fn start() -> Option<Self> {
         let program = match program() {
             Ok(program) => program,
@@ -49,7 +49,7 @@ impl Browser {
             }
         };
         let profile = tempfile::tempdir().expect("a folder");
-        // The protocol wants descriptors 3 and 4, which only a shell can give.
+        // The protocol wants descriptors 3 and 4, which only a shell can set up.
         let call = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>/dev/null";
         #[expect(clippy::disallowed_methods, reason = "a test starts the browser")]
         let mut child = Command::new("sh")
@@ -57,7 +57,7 @@ impl Browser {
             .arg(program)
             .args([
                 "--headless=new",
-                // Containers and root have no sandbox; the pages are our own.
+                // Containers and root have no sandbox; the pages are generated here.
                 "--no-sandbox",
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
@@ -97,7 +97,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Asks for something and waits for the answer.
+    /// Sends a command and waits for the answer.
     pub(super) fn call(&mut self, method: &str, params: &Value) -> Value {
         self.next += 1;
         let mut message = json!({"id": self.next, "method": method, "params": params});
@@ -124,10 +124,10 @@ impl Browser {
         }
     }
 
-    /// Opens a file, with what follows `#`, and forgets what was said before.
+    /// Opens a file, with the part after `#`, and forgets earlier messages.
     pub(super) fn open(&mut self, file: &Path, hash: &str) {
         self.events.clear();
-        // A mere change of what follows the # would load nothing.
+        // A change of the fragment alone would not load the page.
         self.call("Page.navigate", &json!({"url": "about:blank"}));
         self.wait_for("Page.loadEventFired");
         self.events.clear();
@@ -170,12 +170,10 @@ impl Browser {
         }
     }
 
-    /// Moves the pointer.
     pub(super) fn point(&mut self, x: f64, y: f64) {
         self.call("Input.dispatchMouseEvent", &json!({"type": "mouseMoved", "x": x, "y": y}));
     }
 
-    /// The window's size.
     pub(super) fn size(&mut self, width: u32, height: u32) {
         let params =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
@@ -189,28 +187,26 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &params);
     }
 
-    /// Whether scripts of pages run.
     pub(super) fn scripts(&mut self, run: bool) {
         self.call("Emulation.setScriptExecutionDisabled", &json!({"value": !run}));
     }
 
-    /// The page on paper, as PDF.
     pub(super) fn print(&mut self) -> Vec<u8> {
         let answer = self.call("Page.printToPDF", &json!({"preferCSSPageSize": true}));
         decoded(&answer)
     }
 
-    /// What is in the window, as PNG.
+    /// The content of the window, as PNG.
     pub(super) fn picture(&mut self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         decoded(&answer)
     }
 
-    /// What went wrong since the page was opened: errors, refused scripts and
-    /// styles, and every request for anything but the file itself.
+    /// Problems since the page was opened: errors, refused scripts and styles, and every request
+    /// for anything but the file itself.
     pub(super) fn complaints(&mut self) -> Vec<String> {
-        // A picture waits for a frame, so that what is under way has arrived, and
-        // needs no script: where those are off, no promise of the page is ever kept.
+        // A picture waits for a frame, so that pending work is done, and needs no script: with
+        // scripts off, no promise of the page resolves.
         self.call("Page.captureScreenshot", &json!({"format": "png"}));
         let mut out = Vec::new();
         for event in &self.events {

@@ -1,4 +1,4 @@
-//! Where answers are written: opened before anything is measured, whole or not at all, and
+//! Files for answers: opened before anything is measured, written whole or not at all, and
 //! nowhere else.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,7 @@ use std::path::Path;
 use super::place::Place;
 use super::{rack, run_of};
 
-/// Every option that names a file, with the command that takes it. RUN is a run folder, REC
-/// recorded outputs.
+/// Every option that names a file, with its command. RUN is a run folder, REC recorded outputs.
 const OPTIONS: &[(&[&str], &str)] = &[
     (&["audit"], "--html"),
     (&["audit"], "--csv"),
@@ -54,19 +53,19 @@ fn measured() -> (Place, String) {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_before_anything_is_measured() {
+fn an_unwritable_file_is_reported_before_anything_is_measured() {
     let (place, run) = measured();
     let runs = || fs::read_dir(place.path().join("runs")).expect("runs").count();
     let before = runs();
     for (command, option) in OPTIONS {
         let words = [&words(command, &run)[..], &[option, "none/there/file"]].concat();
-        let told = place.run(&words).expect(5);
-        assert_eq!(told.stdout, "", "{words:?}");
-        assert!(told.stderr.contains("none/there/file"), "{words:?}: {}", told.stderr);
+        let output = place.run(&words).expect(5);
+        assert_eq!(output.stdout, "", "{words:?}");
+        assert!(output.stderr.contains("none/there/file"), "{words:?}: {}", output.stderr);
         assert_eq!(runs(), before, "{words:?} measured");
     }
     let twice = ["replay", &run, "--html", "a", "--csv", "a"];
-    assert!(place.run(&twice).expect(2).stderr.contains("named for two files"));
+    assert!(place.run(&twice).expect(2).stderr.contains("given for two output files"));
 }
 
 #[test]
@@ -80,8 +79,8 @@ fn a_hyphen_is_standard_output_of_every_option() {
             continue;
         }
         let words = [&words(command, &run)[..], &[option, "-", "--no-progress"]].concat();
-        let told = place.run(&words);
-        assert!(told.code < 5 && told.code != 2, "{words:?}: {}", told.stderr);
+        let output = place.run(&words);
+        assert!(output.code < 5 && output.code != 2, "{words:?}: {}", output.stderr);
         let begins = match *option {
             "--html" => "<!doctype html>",
             "--junit" => "<?xml",
@@ -91,13 +90,13 @@ fn a_hyphen_is_standard_output_of_every_option() {
             _ => "",
         };
         assert!(
-            told.stdout.starts_with(begins) && !told.stdout.is_empty(),
+            output.stdout.starts_with(begins) && !output.stdout.is_empty(),
             "{words:?}: {}",
-            told.stdout
+            output.stdout
         );
         assert!(!place.path().join("-").exists(), "{words:?}");
-        // What people read is not mixed into it.
-        assert!(!told.stdout.contains("\nDetectable\n"), "{words:?}: {}", told.stdout);
+        // Messages are not mixed into it.
+        assert!(!output.stdout.contains("\nDetectable\n"), "{words:?}: {}", output.stdout);
     }
     let two = ["replay", &run, "--html", "-", "--csv", "-"];
     place.run(&two).expect(2);
@@ -116,15 +115,15 @@ fn a_run_that_fails_leaves_the_file_of_before_whole() {
 }
 
 #[test]
-fn a_run_folder_is_no_folder_of_recorded_outputs() {
+fn a_run_folder_is_not_a_folder_of_recorded_outputs() {
     let (place, run) = measured();
-    let told = place.run(&["judge", &run]).expect(2);
-    let says = format!("{run}: this is a run folder; use `fabricgate replay {run}`");
-    assert!(told.stderr.contains(&says), "{}", told.stderr);
-    assert_eq!(told.stdout, "");
+    let output = place.run(&["judge", &run]).expect(2);
+    let message = format!("{run}: this is a run folder; use `fabricgate replay {run}`");
+    assert!(output.stderr.contains(&message), "{}", output.stderr);
+    assert_eq!(output.stdout, "");
 }
 
-/// Every file and folder with what is in it.
+/// Every file and folder with its content.
 fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut left = vec![root.to_owned()];
@@ -143,7 +142,7 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Programs that answer as Slurm's do: the nodes are idle, and a job is had or not.
+/// Programs that answer as Slurm's do: the nodes are idle, and a job is granted or refused.
 fn slurm(salloc: &str) -> Place {
     let worker = env!("CARGO_BIN_EXE_fabricgate");
     let place = Place::with(
@@ -162,7 +161,7 @@ fn slurm(salloc: &str) -> Place {
     fs::create_dir(place.path().join("bin")).expect("made");
     let scontrol = "case \"$*\" in *ping*) echo 'Slurmctld(primary) at head is UP';; \
                     *) cat \"$(dirname \"$0\")/../nodes.json\";; esac";
-    // The words of the launcher's own options begin with a hyphen.
+    // The launcher's own options begin with a hyphen.
     let srun = "while [ $# -gt 0 ]; do case \"$1\" in -*) shift;; *) exec \"$@\";; esac; done";
     for (name, script) in [
         ("scontrol", scontrol),
@@ -192,14 +191,14 @@ fn a_dry_run_writes_its_run_folder_and_nothing_else() {
             fs::remove_file(place.path().join("bin/scontrol")).expect("removed");
         }
         let before = tree(place.path());
-        let told = place.run(&["audit", "--no-progress"]);
+        let output = place.run(&["audit", "--no-progress"]);
         let is_of_run = |name: &String| measures && (name == "runs" || name.starts_with("runs/2"));
         let mut after = tree(place.path());
         let runs = after.keys().filter(|name| is_of_run(name)).count();
-        assert_eq!(0 < runs, measures, "{what}: {}", told.stderr);
+        assert_eq!(0 < runs, measures, "{what}: {}", output.stderr);
         after.retain(|name, _| !is_of_run(name));
         let names = |tree: &BTreeMap<String, Vec<u8>>| tree.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(&after), names(&before), "{what}: {}", told.stderr);
+        assert_eq!(names(&after), names(&before), "{what}: {}", output.stderr);
         assert!(after == before, "{what}: a file was changed");
     }
 }

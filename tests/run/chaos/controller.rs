@@ -1,8 +1,8 @@
-//! A controller of Slurm that can be killed, hung and lied to: what slurmrestd
-//! answers, over a socket, with a log of everything that was asked and changed.
+//! A controller of Slurm that can be killed, hung and edited: slurmrestd's answers, over a
+//! socket, with a log of every request and change.
 //!
-//! Like the real one it may lose what it acknowledged a moment before it is killed,
-//! and carries out what it heard while it hung.
+//! Like the real one it may lose updates that it acknowledged a moment before it is killed, and
+//! processes requests that it received while it hung.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,13 +22,13 @@ use super::storm::model::{By, DRAIN, Entry, Fields, Order, What};
 use super::storm::slurm;
 use super::storm::world::{Forecast, Weather, World};
 
-/// Who may be killed, by the number of a command.
+/// Processes that may be killed, by the number of a command.
 type Victims = BTreeMap<u32, Victim>;
 
 struct State {
     begin: BTreeMap<String, Fields>,
     nodes: BTreeMap<String, Fields>,
-    /// Changes with what was before, for a crash to take back.
+    /// Changes with the earlier values, which a crash restores.
     young: Vec<(Instant, String, Fields)>,
     log: Vec<Entry>,
     forecast: Forecast,
@@ -37,9 +37,9 @@ struct State {
     victims: Victims,
     journal: PathBuf,
     runs: PathBuf,
-    /// When the reason of each node was written, in seconds since 1970.
+    /// Time of each node's reason, in seconds since 1970.
     reasons: BTreeMap<String, u64>,
-    /// Changes that are on their way.
+    /// Changes in flight.
     late: usize,
 }
 
@@ -58,7 +58,7 @@ struct Question {
 }
 
 impl Controller {
-    /// One with these nodes, for a gate whose folders are below `site`.
+    /// A controller with these nodes, for a gate whose folders are below `site`.
     pub(crate) fn start(folder: &Path, site: &Path, nodes: BTreeMap<String, Fields>) -> Self {
         let socket = folder.join("slurmrestd");
         let listener = UnixListener::bind(&socket).expect("a socket");
@@ -171,7 +171,7 @@ impl Controller {
             }
             Some(Weather::Hang(time)) => {
                 {
-                    // What was heard is done first, whoever still waits for it.
+                    // Received requests are processed first, even if their client is gone.
                     let mut state = self.state();
                     state.hung_until = Instant::now() + time;
                 }
@@ -197,7 +197,7 @@ impl Controller {
         None
     }
 
-    /// Does what was asked, and says so.
+    /// Processes a request, and answers it.
     fn done(&self, question: &Question) -> Value {
         let Question { is_change, path, command, body } = question;
         let mut state = self.state();
@@ -208,7 +208,7 @@ impl Controller {
             return json!({ "partitions": [] });
         }
         if *is_change {
-            state.told(*command, body);
+            state.record_update(*command, body);
             return json!({ "errors": [], "warnings": [] });
         }
         let nodes = state.nodes.clone();
@@ -297,7 +297,7 @@ impl World for Controller {
 }
 
 impl State {
-    fn told(&mut self, command: u32, body: &Value) {
+    fn record_update(&mut self, command: u32, body: &Value) {
         let lists = body["name"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let nodes: Vec<String> =
             lists.flat_map(|list| hostlist::expand(list).expect("a host list")).collect();
@@ -336,7 +336,7 @@ impl State {
         self.change(By::Hand, name, &order);
     }
 
-    /// Only what the configuration has is left.
+    /// Only the configuration's fields are left.
     fn forget(&mut self) {
         self.young.clear();
         let kept =
@@ -366,14 +366,14 @@ impl State {
     }
 }
 
-/// The present moment, in seconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+/// The current time, in seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
 fn moment() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     now.map_or(0, |it| it.as_secs())
 }
 
-/// One question as it came; nothing where it broke off.
+/// One request as received; `None` where it broke off.
 fn question(stream: &UnixStream) -> Option<Question> {
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     let mut reader = BufReader::new(stream);
@@ -409,7 +409,7 @@ fn respond(stream: &mut UnixStream, status: u16, text: &str) -> Option<()> {
 }
 
 fn refused(stream: &mut UnixStream) -> Option<()> {
-    // ESLURM_DISABLED: the controller's own, after which a part may be done.
+    // ESLURM_DISABLED: the controller's own error, after which a part may be done.
     let errors = json!([{ "error_number": 2018, "description": "not now" }]);
     respond(stream, 500, &json!({ "errors": errors }).to_string())
 }

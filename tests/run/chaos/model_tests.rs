@@ -1,4 +1,4 @@
-//! The model can say no: histories in which a promise is broken.
+//! The model can fail: histories in which an invariant is broken.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn outcome(seq: u64, of: &Line) -> Line {
     }
 }
 
-/// A run that convicts these nodes; all others pass.
+/// A run that blames these nodes; all others pass.
 fn run(created: i64, bad: &[&str]) -> Evidence {
     let outcome = |node: &str| if bad.contains(&node) { "failed" } else { "pass" };
     let finding = |node: &&str| {
@@ -60,8 +60,7 @@ fn run(created: i64, bad: &[&str]) -> Evidence {
     }
 }
 
-/// Three nodes of one domain, of which two may be out, and a run that convicts
-/// n1 and n2.
+/// Three nodes of one domain, of which two may be out, and a run that blames n1 and n2.
 fn history() -> History {
     let names = ["n1", "n2", "n3"].map(str::to_owned);
     History {
@@ -92,7 +91,7 @@ fn resume() -> Order {
 }
 
 impl History {
-    /// The gate reads, and tells this of a node, with so much in its journal.
+    /// The gate reads a node, and sends this update with this number of journal lines.
     fn acts(&mut self, node: &str, order: Order, journal: u64, evidence: bool) {
         let now = self.now();
         let after = order.on(&now[node]);
@@ -109,13 +108,13 @@ impl History {
     }
 }
 
-/// Exactly one promise is broken, and these words say which.
-fn says(history: &History, words: &str) {
+/// Exactly one invariant is broken, and its message contains this text.
+fn breaks(history: &History, words: &str) {
     let broken = history.broken();
     assert!(broken.len() == 1 && broken[0].contains(words), "{words}: {broken:?}");
 }
 
-/// n1 drained as it should be.
+/// n1 drained correctly.
 fn good() -> History {
     let mut history = history();
     let first = intent(1, "n1", "drain");
@@ -125,7 +124,7 @@ fn good() -> History {
 }
 
 #[test]
-fn a_drain_that_was_meant_and_is_founded_breaks_nothing() {
+fn a_drain_with_intent_and_evidence_breaks_no_invariant() {
     assert_eq!(good().broken(), Vec::<String>::new());
 }
 
@@ -134,7 +133,7 @@ fn a_drain_before_its_intent_is_seen() {
     let mut history = good();
     let What::Told { journal, .. } = &mut history.log[1].what else { panic!() };
     *journal = 99;
-    says(&history, "without an open intent");
+    breaks(&history, "without an open intent");
 }
 
 #[test]
@@ -142,7 +141,7 @@ fn a_drain_after_its_intent_was_ended_is_seen() {
     let mut history = good();
     let What::Told { journal, .. } = &mut history.log[1].what else { panic!() };
     *journal = FILE;
-    says(&history, "without an open intent");
+    breaks(&history, "without an open intent");
 }
 
 #[test]
@@ -150,31 +149,31 @@ fn a_drain_without_verdicts_on_disk_is_seen() {
     let mut history = good();
     let What::Told { evidence, .. } = &mut history.log[1].what else { panic!() };
     *evidence = false;
-    says(&history, "names a run without verdicts");
+    breaks(&history, "names a run without verdicts");
 }
 
 #[test]
-fn a_run_that_does_not_convict_is_no_evidence() {
+fn a_run_that_does_not_blame_is_not_evidence() {
     let mut history = good();
     history.runs = BTreeMap::from([("r1".to_owned(), run(50, &["n2"]))]);
-    says(&history, "run r1 says pass");
+    breaks(&history, "run r1 has outcome pass");
     let run = history.runs.get_mut("r1").expect("a run");
     *run = self::run(50, &["n1"]);
     run.findings.get_mut("of-n1").expect("a finding").confirmed = false;
-    says(&history, "run r1 says failed");
+    breaks(&history, "run r1 has outcome failed");
     history.runs.clear();
-    says(&history, "no readable verdicts");
+    breaks(&history, "no readable verdicts");
 }
 
 #[test]
-fn a_foreign_drain_that_is_written_over_or_taken_away_is_seen() {
+fn an_overwritten_or_removed_foreign_drain_is_detected() {
     for (order, kind) in [(drain(OURS), "drain"), (resume(), "release")] {
         let mut history = history();
         history.journal = vec![intent(1, "n1", kind)];
         history.begin.insert("n1".to_owned(), fields(&[(DRAIN, "ticket 4711")]));
         history.acts("n1", order, 100, true);
         let broken = history.broken();
-        assert!(broken.iter().any(|it| it.contains("somebody else's drain")), "{broken:?}");
+        assert!(broken.iter().any(|it| it.contains("a foreign drain")), "{broken:?}");
     }
 }
 
@@ -185,7 +184,7 @@ fn a_reason_of_our_form_that_the_journal_does_not_know_is_foreign() {
     let forged = fields(&[(DRAIN, "fabricgate:nvlink-low:r0 e1")]);
     history.begin.insert("n1".to_owned(), forged);
     history.acts("n1", drain(OURS), 100, true);
-    says(&history, "somebody else's drain");
+    breaks(&history, "a foreign drain");
 }
 
 #[test]
@@ -200,27 +199,27 @@ fn any_other_field_of_others_is_theirs() {
         history.journal = vec![intent(1, "n1", "drain")];
         history.begin.insert("n1".to_owned(), fields(&[(key, "theirs")]));
         history.acts("n1", order, 100, true);
-        says(&history, "is not ours");
+        breaks(&history, "is not fabricgate's");
     }
 }
 
 #[test]
-fn a_mark_of_ours_that_was_never_meant_is_seen() {
+fn a_mark_without_an_intent_is_detected() {
     let mut history = history();
     let order = Order { set: fields(&[("own/extra/fabricgate", "{}")]), ..Order::default() };
     history.acts("n3", order, 0, true);
-    says(&history, "written without an intent");
+    breaks(&history, "written without an intent");
 }
 
 #[test]
 fn a_node_that_is_changed_unread_is_seen() {
     let mut history = good();
     history.log.remove(0);
-    says(&history, "without being read");
+    breaks(&history, "without being read");
 }
 
 #[test]
-fn what_a_person_wrote_after_the_last_reading_was_not_seen_by_the_gate() {
+fn a_persons_write_after_the_last_reading_was_not_seen_by_the_gate() {
     let mut history = good();
     history.log.insert(
         1,
@@ -233,7 +232,7 @@ fn what_a_person_wrote_after_the_last_reading_was_not_seen_by_the_gate() {
 }
 
 #[test]
-fn one_node_more_than_a_budget_allows_is_seen() {
+fn one_node_beyond_a_budget_is_detected() {
     let two = || {
         let mut history = good();
         let second = Line { end: 300, ..intent(3, "n2", "drain") };
@@ -247,9 +246,9 @@ fn one_node_more_than_a_budget_allows_is_seen() {
         change(&mut history.limits);
         history
     };
-    says(&limit(|it| it.per_domain = 1), "nodes of its domain are out, and 1");
-    says(&limit(|it| it.outstanding = 1), "2 nodes are out, and 1");
-    says(&limit(|it| it.per_hour = 1), "2 drains were begun, and 1");
+    breaks(&limit(|it| it.per_domain = 1), "nodes of its domain are out, and 1");
+    breaks(&limit(|it| it.outstanding = 1), "2 nodes are out, and 1");
+    breaks(&limit(|it| it.per_hour = 1), "2 drains were begun, and 1");
 }
 
 #[test]
@@ -262,12 +261,12 @@ fn a_release_needs_its_clean_runs_and_an_intent() {
     history.acts("n1", resume(), 300, true);
     assert_eq!(history.broken(), Vec::<String>::new());
     history.runs.remove("r2");
-    says(&history, "it passed 1 runs");
+    breaks(&history, "it passed 1 runs");
     history.runs.insert("r2".to_owned(), run(99, &[]));
-    says(&history, "it passed 1 runs");
+    breaks(&history, "it passed 1 runs");
     history.runs.insert("r2".to_owned(), run(200, &[]));
     history.journal.pop();
-    says(&history, "given back without an open intent");
+    breaks(&history, "given back without an open intent");
 }
 
 #[test]
@@ -275,7 +274,7 @@ fn clean_runs_are_counted_by_the_real_time_and_not_by_a_clock_that_was_ahead() {
     let at = |began: f64| Evidence { began: Some(began), ..run(90, &[]) };
     let mut history = good();
     for line in &mut history.journal {
-        // At 100 by its clock, which every run seems to be before, and at 50 in truth.
+        // At 100 by its clock, which every run seems to precede, and at 50 in truth.
         line.truly = Some(50.0);
     }
     let release = Line { end: 300, run: "r3".to_owned(), ..intent(3, "n1", "release") };
@@ -285,17 +284,17 @@ fn clean_runs_are_counted_by_the_real_time_and_not_by_a_clock_that_was_ahead() {
     history.acts("n1", resume(), 300, true);
     assert_eq!(history.broken(), Vec::<String>::new());
     history.runs.insert("r2".to_owned(), at(40.0));
-    says(&history, "it passed 1 runs");
+    breaks(&history, "it passed 1 runs");
 }
 
 #[test]
 fn a_journal_with_a_gap_or_a_step_back_in_time_is_seen() {
     let mut history = good();
     history.journal[1].seq = 3;
-    says(&history, "has number 3");
+    breaks(&history, "has number 3");
     let mut history = good();
     history.journal[1].unix = 99;
-    says(&history, "goes back in time");
+    breaks(&history, "goes back in time");
 }
 
 #[test]
@@ -308,9 +307,9 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     let line = |event: &str| Line { event: event.to_owned(), seq: 3, ..intent(3, "n2", "") };
     let mut seen_once = history.clone();
     seen_once.journal.push(line("suspected"));
-    // Where nothing has to be found twice, a first sight is no excuse.
+    // Where one finding suffices, a first finding is not an excuse.
     assert_eq!(unsettled(&seen_once, "r1").len(), 1);
-    // A budget that is full, a person who said no, or a person's own drain excuse it.
+    // A full budget, a person's veto, or a person's own drain excuse it.
     for excuse in ["budget", "undone", "foreign", "awaited"] {
         let mut history = history.clone();
         match excuse {
@@ -329,7 +328,7 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     }
     let left = unsettled(&history, "r4");
     assert!(left.len() == 1 && left[0].contains("n1 passed again and again"), "{left:?}");
-    // A release that the gate did, and an older store took back.
+    // A release that the gate made, and an older store reverted.
     let mut restored = history.clone();
     let is = restored.now()["n1"].clone();
     let last = restored.journal.len() as u64;
@@ -357,9 +356,9 @@ fn an_undo_that_is_overridden_by_the_same_drain_is_seen() {
         let mut history = good();
         history.becomes(By::Hand, "n1", fields(&[(left, "{}")]));
         history.acts("n1", drain(OURS), 100, true);
-        says(&history, "an undo was overridden");
+        breaks(&history, "an undo was overridden");
     }
-    // What a scheduler forgot is made again.
+    // A mark that a scheduler forgot is written again.
     let mut history = good();
     history.becomes(By::Fate, "n1", Fields::new());
     history.acts("n1", drain(OURS), 100, true);
@@ -367,7 +366,7 @@ fn an_undo_that_is_overridden_by_the_same_drain_is_seen() {
 }
 
 #[test]
-fn what_an_older_journal_no_longer_knows_counts_where_it_stands() {
+fn a_mark_that_an_older_journal_lacks_counts_on_its_node() {
     let mut history = good();
     // The second drain is by a journal that has forgotten the first.
     history.log.push(Entry { by: By::Hand, what: What::Restored });
@@ -376,13 +375,13 @@ fn what_an_older_journal_no_longer_knows_counts_where_it_stands() {
     history.acts("n2", drain(OURS), 100, true);
     assert_eq!(history.broken(), Vec::<String>::new());
     history.limits.outstanding = 1;
-    says(&history, "2 nodes are out, and 1");
+    breaks(&history, "2 nodes are out, and 1");
     history.limits = Limits { outstanding: 2, per_hour: 1, ..history.limits };
-    says(&history, "2 drains were begun, and 1");
+    breaks(&history, "2 drains were begun, and 1");
 }
 
 #[test]
-fn what_an_older_store_brings_back_is_in_the_budget_of_the_next_drain_alone() {
+fn a_drain_that_an_older_store_restores_is_in_the_budget_of_the_next_drain_only() {
     let mut history = good();
     history.limits.outstanding = 1;
     let second = intent(3, "n2", "drain");
@@ -391,10 +390,10 @@ fn what_an_older_store_brings_back_is_in_the_budget_of_the_next_drain_alone() {
     let words = fields(&[("own/labels/fabricgate.io/verdict", "degraded")]);
     history.acts("n1", Order { set: words, ..Order::default() }, 400, true);
     assert_eq!(history.broken(), Vec::<String>::new());
-    // Nothing forbids it but the one that came back.
+    // Only the one that came back forbids it.
     let mut history = good();
     history.limits.outstanding = 1;
     history.journal.push(second);
     history.acts("n2", drain(OURS), 300, true);
-    says(&history, "2 nodes are out");
+    breaks(&history, "2 nodes are out");
 }

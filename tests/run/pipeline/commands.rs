@@ -1,4 +1,4 @@
-//! Commands that measure nothing: what they say, refuse and end with.
+//! Commands that measure nothing: their output, refusals and exit codes.
 
 use std::fs;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Cluster, node_outcome, stderr, stdout, unknown};
 
 #[test]
-fn a_plan_says_what_would_run_and_runs_nothing() {
+fn a_plan_lists_the_steps_and_runs_nothing() {
     let cluster = Cluster::new("n[1-4]");
     cluster.tool("nvbandwidth", "touch ran");
     let with = cluster.run(&["plan", "audit", "n[2-3]"]);
@@ -35,10 +35,10 @@ fn usage_errors_name_what_is_wrong_and_end_with_2() {
     };
     assert!(complaint(&["audit", "n9"]).contains("NODE \"n9\": no domain claims n9"));
     assert!(complaint(&["audit", "n[1-"]).contains("never closed"));
-    let said = complaint(&["audit", "--seed", "many"]);
-    assert!(said.contains("--seed") && said.contains("many"), "{said}");
-    let said = complaint(&["report", "x", "--format", "pdf"]);
-    assert!(said.contains("pdf") && said.contains("html"), "{said}");
+    let message = complaint(&["audit", "--seed", "many"]);
+    assert!(message.contains("--seed") && message.contains("many"), "{message}");
+    let message = complaint(&["report", "x", "--format", "pdf"]);
+    assert!(message.contains("pdf") && message.contains("html"), "{message}");
     assert!(complaint(&["judge", "--platform", "no-such", "."]).contains("no-such"));
     assert!(complaint(&["probes", "show", "nvbandwith"]).contains("expected one of"));
 
@@ -57,7 +57,7 @@ fn usage_errors_name_what_is_wrong_and_end_with_2() {
 }
 
 #[test]
-fn recorded_outputs_are_judged_and_what_cannot_be_read_is_unknown() {
+fn recorded_outputs_are_judged_and_unreadable_ones_are_unknown() {
     let cluster = Cluster::new("n1");
     cluster.put("rec/nodes/n1/a.txt", "garbage\n");
     cluster.put("rec/nodes/n2/.hidden", "x");
@@ -80,7 +80,7 @@ fn recorded_outputs_are_judged_and_what_cannot_be_read_is_unknown() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_internal_error() {
+fn a_closed_pipe_is_not_an_internal_error() {
     let cluster = Cluster::new("n[1-3]");
     for args in [&["completions", "bash"][..], &["probes", "list"], &["judge", "claims.toml"]] {
         let mut child = cluster

@@ -1,5 +1,5 @@
-//! Defects 13 and 19 of the operator's review: a run is found by its id, by `latest`, by
-//! the reason of a drain, and by a node alone.
+//! Defects 13 and 19 of the operator's review: a run is found by its id, by `latest`, by the
+//! reason of a drain, and by a node alone.
 
 use super::{Place, json_of, lost};
 
@@ -7,7 +7,7 @@ use super::{Place, json_of, lost};
 fn twice() -> (Place, String, String) {
     let place = Place::measured(&lost("n2:1", 9));
     place.now("");
-    // The order of ids is that of seconds.
+    // The ids are ordered by second.
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     place.run(&["recertify", "--all", "--no-progress"]).expect(0);
     let runs = place.runs();
@@ -33,9 +33,9 @@ fn a_run_is_named_by_id_latest_reason_or_node() {
         (vec!["explain", "n2"], &good, "n2"),
         (vec!["explain", "n2:1"], &good, "n2:1"),
     ] {
-        let told = place.run(&[words.as_slice(), &["--json"]].concat()).expect(0).document();
+        let output = place.run(&[words.as_slice(), &["--json"]].concat()).expect(0).document();
         assert_eq!(
-            (&told["run"], &told["locus"]),
+            (&output["run"], &output["locus"]),
             (&(run.as_str().into()), &locus.into()),
             "{words:?}"
         );
@@ -54,9 +54,9 @@ fn a_run_is_named_by_id_latest_reason_or_node() {
     }
     // An earlier run as a reference: one that is found, and not the run itself.
     for (earlier, count) in [(bad.as_str(), 1), (&reason, 1), (&folder, 1), (latest, 0)] {
-        let told = place.run(&["replay", latest, "--history", earlier]).expect(0);
-        let says = format!("history: {count} earlier runs");
-        assert!(told.stderr.contains(&says), "{earlier}: {}", told.stderr);
+        let output = place.run(&["replay", latest, "--history", earlier]).expect(0);
+        let message = format!("history: {count} earlier runs");
+        assert!(output.stderr.contains(&message), "{earlier}: {}", output.stderr);
     }
     for command in ["apply", "report", "replay"] {
         let by_folder = place.run(&[command, &folder, "--json"]);
@@ -67,10 +67,10 @@ fn a_run_is_named_by_id_latest_reason_or_node() {
 }
 
 #[test]
-fn what_names_no_run_is_refused_with_what_would() {
+fn a_reference_without_a_run_is_refused_with_valid_forms() {
     let (place, bad, _) = twice();
     let other = "fabricgate:nvlink-low:20200101-000000-abcdef e7";
-    for (words, code, says) in [
+    for (words, code, message) in [
         // As `sinfo -R` shows it.
         (vec!["explain", "fabricgate:nvlink-lo"], 2, "20 characters"),
         (vec!["explain", other], 5, "is not in"),
@@ -78,10 +78,10 @@ fn what_names_no_run_is_refused_with_what_would() {
         (vec!["explain", "n99"], 2, "no run in"),
         (vec!["report", "20200101-000000-abcdef"], 5, "20200101-000000-abcdef"),
     ] {
-        let told = place.run(&words).expect(code);
-        assert!(told.stderr.contains(says), "{words:?}: {}", told.stderr);
+        let output = place.run(&words).expect(code);
+        assert!(output.stderr.contains(message), "{words:?}: {}", output.stderr);
     }
     std::fs::remove_dir_all(place.path().join("runs")).expect("removed");
-    let told = place.run(&["report", "latest"]).expect(5);
-    assert!(told.stderr.contains("there is no run in"), "{}", told.stderr);
+    let output = place.run(&["report", "latest"]).expect(5);
+    assert!(output.stderr.contains("there is no run in"), "{}", output.stderr);
 }

@@ -1,8 +1,8 @@
-//! No pass without a measurement across what is claimed: random fleets, claims that are
-//! wrong about them, parts of them that are measured, under every profile.
+//! No pass without a measurement across the claimed domain: random fleets, wrong claims about
+//! them, measured parts of them, under every profile.
 //!
-//! What is really connected decides, and neither judge nor simulator is asked for it. Seeds
-//! are fixed; `FABRICGATE_SCOPE_CASES` asks for more cases than run by default.
+//! The real connections decide, and neither judge nor simulator computes them. Seeds are fixed;
+//! `FABRICGATE_SCOPE_CASES` runs more cases than the default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::place::Place;
 
-/// Cases that run by default.
+/// Cases by default.
 const CASES: u64 = 48;
 
-/// Seeds that once passed a node wrongly, played each time.
+/// Seeds that once passed a node wrongly, run each time.
 const AGAIN: [u64; 1] = [9949];
 
 /// `SplitMix64`.
@@ -34,15 +34,15 @@ impl Chance {
     }
 }
 
-/// A fleet: where nodes really are, and where they are claimed to be.
+/// A fleet: the real and the claimed places of nodes.
 struct Fleet {
-    /// The rack that each node really is in; a box whose NVLink ends at the node is alone.
+    /// The real rack of each node; a box whose NVLink ends at the node is alone.
     racks: BTreeMap<String, usize>,
     /// The block that claims each node.
     blocks: BTreeMap<String, String>,
-    /// Whether NVLink joins nodes.
+    /// True if NVLink joins nodes.
     spans: bool,
-    /// Rails are claimed.
+    /// True if rails are claimed.
     rails: bool,
     /// Nodes that reach no other node: by IMEX, or with no NIC.
     apart: BTreeSet<String>,
@@ -66,7 +66,7 @@ impl Fleet {
         };
         let apart = chance.below(4) == 0 && 1 < nodes;
         let apart = apart.then(|| names[chance.below(nodes)].clone());
-        // Some of them are claimed by a block of their own.
+        // Some of them are claimed as a separate block.
         let second = if chance.below(3) == 0 { chance.below(nodes) } else { nodes };
         let block = |at: usize| match (spans, at < second) {
             (false, _) => format!("box{at}"),
@@ -99,7 +99,7 @@ impl Fleet {
         })
     }
 
-    /// What there is.
+    /// The real fleet as a scenario.
     fn scenario(&self, seed: u64) -> String {
         let mut racks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (node, rack) in &self.racks {
@@ -120,7 +120,7 @@ impl Fleet {
         text
     }
 
-    /// What is said of it.
+    /// The claims about it.
     fn claims(&self) -> String {
         let mut blocks: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (node, block) in &self.blocks {
@@ -134,7 +134,7 @@ impl Fleet {
         text
     }
 
-    /// The nodes that the claim of this one says it is connected with.
+    /// The nodes that this node's claim connects it with.
     fn claimed_with(&self, node: &str) -> BTreeSet<&str> {
         let other = |it: &&String| it.as_str() != node;
         if self.spans {
@@ -145,9 +145,9 @@ impl Fleet {
         self.blocks.keys().filter(other).map(String::as_str).collect()
     }
 
-    /// Why it must not pass, where `took_part` was measured; `all` says whether partners were
-    /// the program's choice, so that most of the claim has to be connected, and not only
-    /// most of those that were measured.
+    /// Why it must not pass, where `took_part` was measured; with `all` the program chose the
+    /// partners, so that most of the claim has to be connected, and not only most of the measured
+    /// nodes.
     fn must_not_pass(&self, node: &str, took_part: &BTreeSet<String>, all: bool) -> Option<String> {
         let claimed = self.claimed_with(node);
         if claimed.is_empty() {
@@ -171,7 +171,7 @@ impl Fleet {
     }
 }
 
-/// What cases came to.
+/// Counts over all cases.
 #[derive(Debug, Default)]
 struct Counts {
     passed: usize,
@@ -202,7 +202,7 @@ fn case(seed: u64, counts: &mut Counts) {
     ]);
     let list = nodes.join(",");
     if list.is_empty() {
-        // A fleet is asked for in so many words where that is needed.
+        // A fleet must be requested explicitly where that is needed.
         if profile == "recertify" {
             return;
         }
@@ -210,15 +210,15 @@ fn case(seed: u64, counts: &mut Counts) {
         words.push(&list);
         words.extend(options);
     }
-    let told = place.run(&words);
-    let document: Value = serde_json::from_str(&told.stdout)
-        .unwrap_or_else(|error| panic!("seed {seed}: {error}: {}{}", told.stdout, told.stderr));
+    let output = place.run(&words);
+    let document: Value = serde_json::from_str(&output.stdout)
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}: {}{}", output.stdout, output.stderr));
     let verdicts = document["verdicts"]["nodes"].as_array().expect("nodes");
     let name = |it: &Value| it["node"].as_str().expect("a name").to_owned();
     let took_part: BTreeSet<String> = verdicts.iter().map(name).collect();
     for verdict in verdicts {
         let node = name(verdict);
-        // A partner is not measured with its whole claim, which the node it helps is.
+        // A partner is not measured with its whole claim; the node that it helps is.
         let is_named = nodes.is_empty() || nodes.contains(&node.as_str());
         let all = is_named && !options.contains(&"--partners");
         let why = fleet.must_not_pass(&node, &took_part, all);
@@ -245,7 +245,7 @@ fn case(seed: u64, counts: &mut Counts) {
 }
 
 #[test]
-fn no_node_passes_without_a_measurement_across_what_is_claimed_of_it() {
+fn no_node_passes_without_a_measurement_across_its_claimed_domain() {
     let asked = std::env::var("FABRICGATE_SCOPE_CASES").ok();
     let cases = asked.and_then(|it| it.parse().ok()).unwrap_or(CASES);
     let mut counts = Counts::default();
@@ -254,7 +254,7 @@ fn no_node_passes_without_a_measurement_across_what_is_claimed_of_it() {
     }
     eprintln!("{cases} cases: {} passes, {} refused", counts.passed, counts.refused);
     assert!(counts.wrong.is_empty(), "{} wrong:\n{}", counts.wrong.len(), counts.wrong.join("\n"));
-    // A judge that passes nothing, or fleets that hold nothing to refuse, prove nothing.
+    // A judge that passes nothing, or fleets without anything to refuse, prove nothing.
     let cases = usize::try_from(cases).expect("a count");
     assert!(cases / 2 < counts.passed && cases / 2 < counts.refused, "{counts:?}");
 }

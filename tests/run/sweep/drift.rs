@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_gpu_that_drifts_in_a_live_sweep_is_called_drifting_and_nothing_else() {
+fn a_gpu_that_drifts_in_a_live_sweep_is_reported_only_as_drifting() {
     let place = Place::new();
     let scenario = "title = \"drift\"\nseed = 64\n[noise]\nsigma = 0.003\n\
         [[domain]]\nnodes = \"node[0001-0003]\"\nplatform = \"hgx-h100\"\nper_node = true\n\

@@ -1,4 +1,4 @@
-//! Sweeps by somebody who may not have many files open.
+//! Sweeps with a low limit of open files.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +21,8 @@ fn more_workers_than_files_leave_nodes_unknown_and_the_run_whole() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
     let folder = place.folder();
     assert_eq!(state(&folder), "complete");
-    let said = verdicts(&folder);
-    let nodes = nodes(&said);
+    let document = verdicts(&folder);
+    let nodes = nodes(&document);
     assert_eq!(nodes.len(), 30);
     let full = "a limit of 128 open files allows only 16 workers";
     let lines = lines(&folder, "results.jsonl");
@@ -32,7 +32,7 @@ fn more_workers_than_files_leave_nodes_unknown_and_the_run_whole() {
         lines.iter().filter(is_left).filter_map(|line| line["nodes"][0].as_str()).collect();
     assert_eq!(left.len(), 14, "{left:?}");
     assert!(left.iter().all(|node| nodes[*node].0 == "unknown"), "{nodes:#?}");
-    // The others were measured, and what they said is kept.
+    // The others were measured, and their results are kept.
     let exited = lines.iter().filter(|line| line["ending"]["how"] == "exited");
     let measured: BTreeSet<&str> = exited.filter_map(|line| line["nodes"][0].as_str()).collect();
     assert_eq!(measured.len(), 16);

@@ -1,26 +1,24 @@
-//! Probes that every node of a step takes part in, and what is run in place of a
-//! tool that is missing: members that exchange things, die, say nothing, or are
-//! out of reach.
+//! Probes that every node of a step takes part in, and replacements of a missing tool: members
+//! that exchange data, die, send nothing, or are out of reach.
 
 use super::*;
 
-/// Nodes that a member tells from its own name.
+/// Nodes that a member recognises by its own name.
 const NODES: &str = "n[1-3]";
 
-/// Asks for exchange number $1 with its own name, waiting $2 seconds, and prints
-/// what it is answered.
+/// Requests exchange number $1 with its own name, waits $2 seconds, and prints the answer.
 const ASKS: &str = "ask() {\n\
     printf 'exchange {\"number\":%s,\"value\":\"%s\",\"within_s\":%s}\\n' $1 $NODE $2\n\
     read -r answer; echo \"$NODE heard $answer\"; }\n";
 
-/// A place with one probe `joint` that all nodes of a domain run.
+/// A folder with one probe `joint` that all nodes of a domain run.
 fn joint(launch: &str, script: &str) -> Place {
     let place = Place::fakes(NODES, launch, 30, &[("joint", &format!("{ASKS}{script}"))]);
     place.put("probes/joint.toml", &probe(&place, "joint", "domain", "on_all_nodes = true\n"));
     place
 }
 
-/// The file of a probe whose script knows its node by argument and variable.
+/// The file of a probe whose script gets its node by argument and variable.
 fn probe(place: &Place, script: &str, scope: &str, rest: &str) -> String {
     let script = place.path(script).display().to_string();
     format!(
@@ -30,42 +28,42 @@ fn probe(place: &Place, script: &str, scope: &str, rest: &str) -> String {
     )
 }
 
-/// The only result of a run.
 fn result(folder: &Path) -> Value {
     let mut results = lines(folder, "results.jsonl");
     assert_eq!(results.len(), 1, "{results:#?}");
     results.remove(0)
 }
 
-/// A file that a result names.
 fn file(folder: &Path, result: &Value, which: &str) -> String {
     let name = result[which].as_str().unwrap_or_else(|| panic!("no {which}: {result}"));
     fs::read_to_string(folder.join(name)).expect("there")
 }
 
-/// What each node heard, in the order of the output.
-fn heard(text: &str) -> Vec<(String, Value)> {
+/// The answer of each node, in the order of the output.
+fn received(text: &str) -> Vec<(String, Value)> {
     let split = text.lines().filter_map(|line| line.split_once(" heard "));
-    split.map(|(node, said)| (node.to_owned(), serde_json::from_str(said).expect(said))).collect()
+    split
+        .map(|(node, answer)| (node.to_owned(), serde_json::from_str(answer).expect(answer)))
+        .collect()
 }
 
-/// Values by member; what is gone has none.
+/// Values by member; a gone member has none.
 fn given(answer: &Value) -> Vec<Option<&str>> {
     let shares = answer["shares"].as_array().expect("shares");
     shares.iter().map(|share| share["value"].as_str()).collect()
 }
 
 #[test]
-fn all_nodes_run_the_command_and_hear_the_same_of_each_other() {
+fn all_nodes_run_the_command_and_receive_the_same_values() {
     let script = "echo begun; ask 0 60; ask 1 60; echo oops >&2; [ $1 = $NODE ] && printf end";
     let place = joint(LAUNCH, script);
     place.configured(&["audit"]);
     let folder = place.folder();
     let result = result(&folder);
     assert_eq!(result["ending"], serde_json::json!({"how": "exited", "code": 0}), "{result}");
-    assert_eq!(result["argv"][1], "n1", "what the first of them ran");
+    assert_eq!(result["argv"][1], "n1", "the command of the first");
     let text = file(&folder, &result, "stdout");
-    let all = heard(&text);
+    let all = received(&text);
     let order: Vec<&str> = all.iter().map(|(node, _)| node.as_str()).collect();
     assert_eq!(order, ["n1", "n1", "n2", "n2", "n3", "n3"]);
     for (at, (_, answer)) in all.iter().enumerate() {
@@ -77,17 +75,16 @@ fn all_nodes_run_the_command_and_hear_the_same_of_each_other() {
     }
     assert_eq!(text.matches("begun\n").count(), 3);
     assert_eq!(text.matches("end\n").count(), 3, "every document ends with its line");
-    assert!(!text.contains("exchange "), "what is exchanged is not kept: {text}");
+    assert!(!text.contains("exchange "), "exchanged values are not stored: {text}");
     assert_eq!(file(&folder, &result, "stderr"), "n1: oops\nn2: oops\nn3: oops\n");
     place.nothing_is_left_running();
 }
 
 #[test]
 fn a_member_that_dies_is_gone_with_the_reason_and_the_others_go_on() {
-    for (dies, says) in [
+    for (dies, reason) in [
         ("echo why >&2; exit 7", "exit code 7; last line on stderr: why"),
         ("kill -9 $$", "killed by signal 9"),
-        // The worker itself.
         ("kill -9 $PPID; sleep 60", "the worker ended"),
         ("exit 0", "ended"),
     ] {
@@ -96,26 +93,26 @@ fn a_member_that_dies_is_gone_with_the_reason_and_the_others_go_on() {
         let folder = place.folder();
         let result = result(&folder);
         let text = file(&folder, &result, "stdout");
-        let all = heard(&text);
+        let all = received(&text);
         assert_eq!(all.len(), 2, "{dies}: {text}");
         for (_, answer) in all {
             assert_eq!(given(&answer), [Some("n1"), None, Some("n3")]);
             let gone = answer["shares"][1]["gone"].as_str().expect("a reason");
-            assert!(gone.contains(says), "{dies}: {gone}");
+            assert!(gone.contains(reason), "{dies}: {gone}");
         }
         if dies == "exit 0" {
             assert_eq!(result["ending"]["how"], "exited", "{result}");
         } else {
             assert_eq!(result["ending"]["how"], "partly", "{dies}: {result}");
             let why = result["ending"]["why"].as_str().expect("a reason");
-            assert!(why.starts_with("n2: ") && why.contains(says), "{dies}: {why}");
+            assert!(why.starts_with("n2: ") && why.contains(reason), "{dies}: {why}");
         }
         place.nothing_is_left_running();
     }
 }
 
 #[test]
-fn a_member_that_says_nothing_is_ended_and_waited_for_no_longer() {
+fn a_silent_member_is_ended_and_no_longer_awaited() {
     // The member itself, or the worker that should end it.
     for silent in ["sleep 600", "kill -STOP $PPID; sleep 600"] {
         let place =
@@ -124,7 +121,7 @@ fn a_member_that_says_nothing_is_ended_and_waited_for_no_longer() {
         let folder = place.folder();
         let result = result(&folder);
         let text = file(&folder, &result, "stdout");
-        assert_eq!(heard(&text).len(), 4, "{silent}: {text}");
+        assert_eq!(received(&text).len(), 4, "{silent}: {text}");
         let why = result["ending"]["why"].as_str().expect("a reason");
         assert!(why.starts_with("n2: did not join exchange 0 within "), "{silent}: {why}");
         assert!(!why.contains("more"), "it is blamed once: {why}");
@@ -133,13 +130,13 @@ fn a_member_that_says_nothing_is_ended_and_waited_for_no_longer() {
 }
 
 #[test]
-fn a_member_that_asks_wrongly_is_ended_and_nobody_else() {
+fn only_the_member_with_a_wrong_request_is_ended() {
     let wrong = "[ $NODE = n2 ] && { ask 7 60; sleep 600; }\nask 0 60";
     let place = joint(LAUNCH, wrong);
     place.configured(&["audit"]);
     let folder = place.folder();
     let result = result(&folder);
-    assert_eq!(heard(&file(&folder, &result, "stdout")).len(), 2);
+    assert_eq!(received(&file(&folder, &result, "stdout")).len(), 2);
     let why = result["ending"]["why"].as_str().expect("a reason");
     assert_eq!(why, "n2: asked for exchange 7, but 0 is the next");
     place.nothing_is_left_running();
@@ -152,7 +149,7 @@ fn a_node_out_of_reach_is_missed_by_a_domain_and_leaves_no_pair() {
     let output = place.configured(&["audit"]);
     let folder = place.folder();
     let result = result(&folder);
-    let all = heard(&file(&folder, &result, "stdout"));
+    let all = received(&file(&folder, &result, "stdout"));
     assert_eq!(all.len(), 2, "{}", stderr(&output));
     assert_eq!(given(&all[0].1), [Some("n1"), None, Some("n3")]);
     let why = result["ending"]["why"].as_str().expect("a reason");
@@ -177,7 +174,7 @@ fn a_node_out_of_reach_is_missed_by_a_domain_and_leaves_no_pair() {
 
 #[test]
 fn an_interrupt_ends_all_members_and_the_reading_is_taken_again() {
-    // The last of them comes only when it may.
+    // The last of them starts only when permitted.
     let script =
         "[ $NODE = n3 ] && while [ ! -e may ]; do touch waits; sleep 0.05; done\nask 0 600";
     let place = joint(LAUNCH, script);
@@ -194,11 +191,10 @@ fn an_interrupt_ends_all_members_and_the_reading_is_taken_again() {
     place.configured(&["audit", "--resume", &shown]);
     let last = lines(&folder, "results.jsonl").pop().expect("a result");
     assert_eq!(last["ending"]["how"], "exited", "{last}");
-    assert_eq!(heard(&file(&folder, &last, "stdout")).len(), 3);
+    assert_eq!(received(&file(&folder, &last, "stdout")).len(), 3);
 }
 
-/// A probe whose tool is missing in some way on n2, with a script of its own in
-/// its place.
+/// A probe whose tool is missing in some way on n2, with its own script as the replacement.
 fn without_tool(tool: &str, rest: &str) -> Place {
     let probes = [("joint", "echo ran >> tool-$NODE; cat output"), ("own", "cat output")];
     let place = Place::fakes(NODES, LAUNCH, 30, &probes);
@@ -218,13 +214,13 @@ fn without_tool(tool: &str, rest: &str) -> Place {
 }
 
 #[test]
-fn where_a_tool_is_missing_it_is_looked_for_once_and_measured_without() {
+fn a_missing_tool_is_searched_for_once_and_replaced() {
     // Missing for the worker, and for a program that should have started it.
     for tool in ["\"no-such-tool\"", "\"env\", \"A=1\", \"no-such-tool\""] {
         let place = without_tool(tool, "");
         let output = place.configured(&["audit"]);
-        let said = stderr(&output);
-        assert_eq!(said.matches("measured by fabricgate itself").count(), 1, "{said}");
+        let message = stderr(&output);
+        assert_eq!(message.matches("measured by fabricgate itself").count(), 1, "{message}");
         let folder = place.folder();
         let results = lines(&folder, "results.jsonl");
         assert_eq!(results.len(), 6, "{results:#?}");
@@ -239,11 +235,7 @@ fn where_a_tool_is_missing_it_is_looked_for_once_and_measured_without() {
         assert!(unknown.iter().all(|it| !it["what"].to_string().contains("joint")), "{unknown:#?}");
         let shown = folder.display().to_string();
         let replayed = place.run(&["replay", &shown]);
-        assert!(
-            stderr(&replayed).contains("the verdicts are those of then"),
-            "{}",
-            stderr(&replayed)
-        );
+        assert!(stderr(&replayed).contains("the verdicts are unchanged"), "{}", stderr(&replayed));
     }
 }
 
@@ -265,8 +257,11 @@ fn a_tool_that_is_there_is_used_unless_a_person_wants_none() {
     for result in results {
         assert!(result["argv"][0].as_str().is_some_and(|it| it.ends_with("/own")), "{result}");
     }
-    assert!(!place.path("tool-n1").exists(), "nobody looked for it");
-    assert!(!stderr(&output).contains("measured by fabricgate itself"), "that was asked for");
+    assert!(!place.path("tool-n1").exists(), "no node searched for it");
+    assert!(
+        !stderr(&output).contains("measured by fabricgate itself"),
+        "the replacement was requested"
+    );
 }
 
 #[test]
@@ -276,7 +271,7 @@ fn in_place_of_a_tool_all_nodes_may_run_something_together() {
     let rest = format!(
         "[otherwise]\nparser = \"nvbandwidth\"\nargv = [{script:?}, \"{{node}}\"]\ntogether = true\n"
     );
-    // What mpirun says where the tool is not on every node.
+    // mpirun's message where the tool is missing on a node.
     place.script(
         "mpi",
         "echo 'mpirun was unable to find the specified executable file, and therefore' >&2\n\
@@ -287,7 +282,7 @@ fn in_place_of_a_tool_all_nodes_may_run_something_together() {
     let folder = place.folder();
     let result = result(&folder);
     assert_eq!(result["ending"]["how"], "exited", "{result}");
-    assert_eq!(heard(&file(&folder, &result, "stdout")).len(), 3);
-    let said = stderr(&output);
-    assert!(said.contains("joint on n1 and 2 others: mpirun was unable to find"), "{said}");
+    assert_eq!(received(&file(&folder, &result, "stdout")).len(), 3);
+    let stderr = stderr(&output);
+    assert!(stderr.contains("joint on n1 and 2 others: mpirun was unable to find"), "{stderr}");
 }

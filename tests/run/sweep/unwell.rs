@@ -1,10 +1,10 @@
-//! Workers and tools that misbehave: that ignore the end, are killed, are no workers,
-//! or cannot be reached.
+//! Workers and tools that misbehave: that ignore termination, are killed, are not workers, or
+//! cannot be reached.
 
 use super::*;
 
 #[test]
-fn an_interrupt_while_workers_are_started_ends_the_run_at_once() {
+fn an_interrupt_while_workers_are_started_ends_the_run_immediately() {
     let launch = format!("echo $1 >> \"$SWEEP_PLACE/called\"\n[ $1 = n1 ] && sleep 600\n{LAUNCH}");
     let place = Place::fakes("n[1-3]", &launch, 500, &[("first", "cat output")]);
     let child = place.start(&["audit", "--config", "fabricgate.toml"]);
@@ -20,7 +20,7 @@ fn an_interrupt_while_workers_are_started_ends_the_run_at_once() {
     place.nothing_is_left_running();
 }
 
-/// A tool that ignores being asked to end on node n2, and prints elsewhere.
+/// A tool that ignores termination signals on node n2, and prints elsewhere.
 const STUBBORN: &str = "[ $NODE = n2 ] && { trap '' TERM INT; touch begun; \
     while :; do sleep 1; done; }\ncat output";
 
@@ -33,7 +33,7 @@ fn a_second_interrupt_does_not_wait_for_tools_that_ignore_the_first() {
         (place.path("begun").exists() && count(&folder, "results.jsonl") == 2).then_some(folder)
     });
 
-    // Nobody else may write into it meanwhile, nor change it.
+    // No other process may write into it meanwhile, nor change it.
     let before = fs::read(folder.join("run.json")).expect("there");
     let shown = folder.display().to_string();
     let other = place.configured(&["audit", "--resume", &shown]);
@@ -42,7 +42,7 @@ fn a_second_interrupt_does_not_wait_for_tools_that_ignore_the_first() {
     assert_eq!(fs::read(folder.join("run.json")).expect("there"), before);
 
     interrupt(&child);
-    // Two signals at once would be one.
+    // Two simultaneous signals would count as one.
     std::thread::sleep(Duration::from_millis(500));
     interrupt(&child);
     let output = ended(child);
@@ -56,7 +56,7 @@ fn a_second_interrupt_does_not_wait_for_tools_that_ignore_the_first() {
     assert!(why == "not run: the run ended before" || why == "the run was interrupted", "{why}");
 }
 
-/// A tool that kills the worker which started it, once, on node n2.
+/// A tool that kills the worker that started it, once, on node n2.
 const MURDEROUS: &str = "if [ $NODE = n2 ] && [ ! -e killed ]; then\n touch killed; p=$PPID\n \
     until tr '\\0' ' ' < /proc/$p/cmdline | grep -q 'node worker'; do\n  \
     p=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$p/stat)\n done\n kill -9 $p; sleep 60\nfi\n\
@@ -87,7 +87,7 @@ fn a_worker_that_is_killed_is_started_once_more_and_the_sweep_goes_on() {
     place.nothing_is_left_running();
 }
 
-/// Workers of many kinds: only those of n2 and n5 are good ones.
+/// Workers of many kinds: only those of n2 and n5 work correctly.
 const ODD_WORKERS: &str = r#"node=$1; shift; cd "$SWEEP_PLACE"
 case $node in
  n1) echo '{"type":"hello","protocol":99,"version":"9.9.9","news":[]}'; sleep 60 ;;
@@ -100,7 +100,7 @@ esac
 NODE=$node exec "$@""#;
 
 #[test]
-fn workers_that_are_none_leave_their_node_unknown_and_stop_nobody_else() {
+fn programs_that_are_not_workers_leave_their_node_unknown_and_stop_no_other() {
     let place = Place::fakes("n[1-7]", ODD_WORKERS, 10, &[("first", "cat output")]);
     let output = place.configured(&["audit"]);
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
@@ -148,7 +148,7 @@ fn a_node_that_was_not_reached_is_tried_again_when_the_run_is_resumed() {
     assert_eq!(unknown.iter().find(missing), None);
     assert_eq!(state(&folder), "complete");
     let of_n2 = lines(&folder, "results.jsonl").iter().filter(|l| l["nodes"][0] == "n2").count();
-    assert_eq!(of_n2, 1, "what came back is not repeated");
+    assert_eq!(of_n2, 1, "completed readings are not repeated");
 }
 
 /// Boxes of eight GPUs, one of which reports an error of its GPUs in every test.
@@ -183,8 +183,8 @@ fn an_error_on_standard_error_fails_its_node_live_and_replayed() {
     fails(&document, "replay");
 }
 
-/// Under DRA no IMEX daemon of the host is there, and the tool may wait for one for ever
-/// (kubernetes-sigs/dra-driver-nvidia-gpu#1417), whatever it printed before.
+/// Under DRA the host has no IMEX daemon, and the tool may wait for one for ever
+/// (kubernetes-sigs/dra-driver-nvidia-gpu#1417), regardless of its earlier output.
 #[test]
 fn an_imex_tool_that_hangs_is_unknown_and_never_failed() {
     const LISTED: &str = "1/15/2026 08:00:00.250\nNodes:\n\
@@ -196,7 +196,7 @@ fn an_imex_tool_that_hangs_is_unknown_and_never_failed() {
         "1": {"status": "UNAVAILABLE", "host": "n2", "connections": {}}},
         "timestamp": "1/15/2026 08:00:00.250", "status": "DOWN"}"#;
     let launch = format!("PATH=\"$SWEEP_PLACE/bin:$PATH\"; export PATH\n{LAUNCH}");
-    // The same printed by a tool that ends is evidence, or this test could not fail.
+    // The same output from a tool that ends is evidence, or this test could not fail.
     for (printed, hangs) in
         [("", true), (LISTED, true), (&down, true), (document, true), (&down, false)]
     {

@@ -1,5 +1,5 @@
-//! One episode: a site, commands of the real program one after the other and
-//! beside each other, and what befalls them; then fair weather, and what is left.
+//! One episode: a site, commands of the real program in sequence and concurrently, and injected
+//! faults; then a phase without faults, and its result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,38 +19,38 @@ use super::site::Fleet;
 use super::world::{Domains, Weather, World};
 use super::{fates, journal, runs, site};
 
-/// How long any command may wait, with nothing to do for any of its processes,
-/// before it counts as hung. What waits for its turn on a busy machine does not.
+/// Longest time without work for all processes of a command; after it the command counts as hung.
+/// Time in which a busy machine does not schedule them does not count.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long it may take however busy it is.
+/// Longest time on a machine of any load.
 const AT_MOST: Duration = Duration::from_secs(1_800);
 
-/// The number of commands that only read, between others.
+/// Number of read-only commands between the others.
 const READER: u32 = 9_999;
 
-/// How often it is looked at.
+/// Poll interval.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A command and what befalls it.
+/// A command and its injected faults.
 #[derive(Debug)]
 struct Step {
     words: Vec<String>,
     fate: Option<Fate>,
-    /// Nodes have workers, which start tools; without them the fabric answers in
-    /// the program itself, many times as fast.
+    /// Nodes have workers, which start tools; without them the program simulates the fabric
+    /// itself, many times faster.
     has_workers: bool,
 }
 
-/// A site while an episode takes place.
+/// A site during an episode.
 pub(crate) struct Episode {
     dice: Dice,
-    /// Of what was added later, so that a seed stays the same episode otherwise.
+    /// Dice for later additions, so that a seed stays the same episode otherwise.
     later: Dice,
-    /// Copies of the journal, and what was in those that a copy took the place of.
+    /// Copies of the journal, and the content that a restored copy replaced.
     copies: Vec<Vec<u8>>,
     earlier: Vec<Vec<journal::Line>>,
-    /// Outside of the site: the disk of that may be full.
+    /// Outside the site, whose disk may be full.
     folder: tempfile::TempDir,
     site: PathBuf,
     world: Box<dyn World>,
@@ -60,41 +60,41 @@ pub(crate) struct Episode {
     policy: String,
     commands: u32,
     disk: Option<Disk>,
-    /// When something was written last in the run folders that were looked at.
+    /// Time of the last write in the inspected run folders.
     readable: BTreeMap<PathBuf, Option<SystemTime>>,
-    /// What was done and how it ended, for people.
+    /// Commands and their results, for the log of a failure.
     story: Vec<String>,
     broken: Vec<String>,
     done: Done,
 }
 
-/// What the gate did in an episode: without that its promises are easily kept.
+/// Actions of the gate in an episode: without actions its invariants hold trivially.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
-    /// Drains that were told.
+    /// Drains that were sent.
     pub(crate) drains: usize,
-    /// Releases that were told.
+    /// Releases that were sent.
     pub(crate) releases: usize,
-    /// Drains of ours that a person took away, as the journal has them.
+    /// fabricgate's drains that a person removed, according to the journal.
     pub(crate) undone: usize,
-    /// Intents that a later turn had to conclude, or that were not carried out.
+    /// Intents that a later turn had to conclude, or that were not applied.
     pub(crate) refused: usize,
-    /// Breakers that had tripped at last.
+    /// Breakers that had tripped at the end.
     pub(crate) tripped: usize,
 }
 
-/// What an episode came to.
+/// The result of an episode.
 pub(crate) struct Ended {
     pub(crate) story: Vec<String>,
     pub(crate) broken: Vec<String>,
-    /// What befell it, in words, for counting.
+    /// Injected faults, by name, for counting.
     pub(crate) faults: Vec<&'static str>,
-    /// What the gate did.
+    /// Actions of the gate.
     pub(crate) done: Done,
 }
 
 impl Episode {
-    /// One of this seed, in the world that is made for its folders.
+    /// The episode of this seed, in the world that is made for its folders.
     pub(crate) fn new(
         seed: u64,
         domains: Domains,
@@ -108,7 +108,7 @@ impl Episode {
         site::furnish(&site, &domains);
         let world = world(folder.path(), &site);
         let fleet = Fleet::any(&domains, &mut dice);
-        // Of dice of its own, so that a seed stays the same episode.
+        // From separate dice, so that a seed stays the same episode.
         let waits = Dice::new(!seed).once_in(4);
         let (limits, policy) = site::policy(&domains, waits, &mut dice);
         let (story, broken) = (Vec::new(), Vec::new());
@@ -133,7 +133,7 @@ impl Episode {
         }
     }
 
-    /// All of it.
+    /// Runs the whole episode.
     pub(crate) fn play(mut self) -> Ended {
         self.tell(format!("{:?}, {}", self.limits, self.policy.replace('\n', "; ")));
         for _ in 0..self.dice.below(4) {
@@ -169,14 +169,14 @@ impl Episode {
         self.tell(format!("by hand: {node} {edit:?}"));
     }
 
-    /// State is lost, or put back from a copy.
+    /// State is lost, or restored from a copy.
     fn loses_state(&mut self) {
         let file = self.site.join("gate/journal.jsonl");
         if self.later.once_in(6) && self.world.forgets() {
             self.tell("the scheduler lost its state".to_owned());
         }
         if self.later.once_in(2) && !self.copies.is_empty() {
-            // What is on its way then, no copy could know.
+            // No copy could contain updates in flight.
             self.world.quiet();
             let copy = self.later.pick(&self.copies).clone();
             let now = fs::read(&file).unwrap_or_default();
@@ -187,13 +187,13 @@ impl Episode {
             }
         }
         let now = fs::read(&file).unwrap_or_default();
-        // A torn line is no copy: who copies takes whole files.
+        // A torn line is not a copy: an operator copies whole files.
         if now.ends_with(b"\n") && self.copies.last() != Some(&now) {
             self.copies.push(now);
         }
     }
 
-    /// Something happens.
+    /// One random event.
     fn step(&mut self) {
         self.loses_state();
         if self.dice.once_in(3) {
@@ -217,13 +217,13 @@ impl Episode {
         let mut steps = vec![self.command()];
         if self.dice.once_in(4) {
             steps.push(self.command());
-            self.tell("beside each other:".to_owned());
+            self.tell("concurrently:".to_owned());
         }
         self.run(steps);
         for met in self.world.met() {
             self.tell(format!("met: {met}"));
         }
-        // Who only looks asks the scheduler as well.
+        // A read-only command queries the scheduler as well.
         self.world.expect(BTreeMap::new());
         self.readable();
     }
@@ -287,7 +287,7 @@ impl Episode {
         }
     }
 
-    /// Runs these beside each other, and lets befall them what must.
+    /// Runs these concurrently, and injects their faults.
     fn run(&mut self, steps: Vec<Step>) {
         let full = steps.iter().find_map(|it| match it.fate {
             Some(Fate::Full(left)) => Some(left),
@@ -299,8 +299,8 @@ impl Episode {
             self.commands = command;
             let child = self.start(command, &step);
             let Step { words, fate, .. } = step;
-            // Nobody has waited for it yet: it has its number, living or dead.
-            let victim = Victim::of(child.id()).expect("a process of ours");
+            // Not yet reaped: its number belongs to it, dead or alive.
+            let victim = Victim::of(child.id()).expect("a child process");
             self.world.begins(command, victim.clone());
             children.push((command, words, fate, child, victim));
         }
@@ -345,7 +345,7 @@ impl Episode {
         site::configuration(&self.site, has_workers, &gate, &self.policy, command)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn start(&self, command: u32, step: &Step) -> Child {
         let Step { words, fate, has_workers } = step;
         let config = self.configured(*has_workers || self.world.needs_workers(), command);
@@ -360,7 +360,7 @@ impl Episode {
         };
         program.args(words).args(["--config", &config, "--no-progress"]);
         program.current_dir(&self.site).env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
-        // So that what it leaves behind is found.
+        // So that its leftovers are found.
         program.env("FABRICGATE_CHAOS_SITE", &self.site);
         if let (Some(Fate::Skewed(seconds)), Some(library)) = (fate, fates::faketime()) {
             program.env("LD_PRELOAD", library).env("FAKETIME", format!("{seconds:+}"));
@@ -390,7 +390,7 @@ impl Episode {
         None
     }
 
-    /// Ends as documented, or killed.
+    /// Ends with a documented code, or killed.
     fn documented(
         &mut self,
         command: u32,
@@ -404,7 +404,7 @@ impl Episode {
         };
         let is_known = match (status.code(), status.signal()) {
             (Some(code), _) => matches!(code, 0 | 2..=6 | 130 | 143),
-            // What SIGXFSZ ends is killed as well.
+            // A process that SIGXFSZ ends counts as killed too.
             (_, Some(signal)) => matches!(signal, 2 | 9 | 15 | 25),
             _ => false,
         };
@@ -421,15 +421,15 @@ impl Episode {
             if self.readable.insert(folder.clone(), written) == Some(written) {
                 continue;
             }
-            // A run that was ended before it was written down is none. That is looked at first:
-            // whom a killed `watch` had started writes on.
+            // A run that ended before its file was written is not a run. This is checked first:
+            // children of a killed `watch` continue to write.
             let is_run = folder.join("run.json").is_file();
-            let told = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
-            if told.is_none_or(|code| code == 1 || is_run && code == 2) {
-                self.broken.push(format!("{} cannot be read: {told:?}", folder.display()));
+            let output = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
+            if output.is_none_or(|code| code == 1 || is_run && code == 2) {
+                self.broken.push(format!("{} cannot be read: {output:?}", folder.display()));
             }
         }
-        // Under a number of its own: no command has read what this reads.
+        // With a separate number: no command has read this answer.
         let config = self.configured(false, READER);
         let status = self.asked(&["gate", "status", "--json", "--config", &config]);
         if status != Some(0) {
@@ -437,14 +437,14 @@ impl Episode {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn asked(&self, words: &[&str]) -> Option<i32> {
         let output = Command::new(program()).args(words).current_dir(&self.site).output();
         output.expect("the program").status.code()
     }
 
-    /// Fair weather: what was left open is concluded, the breaker put back, and the
-    /// fleet measured until nothing changes any more.
+    /// Without faults: open intents are concluded, the breaker is reset, and the fleet measured
+    /// until nothing changes any more.
     fn fair(&mut self) {
         self.world.expect(BTreeMap::new());
         self.world.mend();
@@ -454,15 +454,17 @@ impl Episode {
             vec![Step { words, fate: None, has_workers: false }]
         };
         self.world.quiet();
-        self.tell("fair weather".to_owned());
-        // A change of a killed sender stays open for as long as it may land.
+        self.tell("without faults".to_owned());
+        // A change of a killed sender stays open as long as it may arrive.
         let begun = Instant::now();
         let longest = self.world.in_flight() + Duration::from_secs(5);
         while begun.elapsed() < longest {
             self.run(plain(&["gate", "recover"]));
-            let told = fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
-            let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
-            if !(told + &said).contains("may still be applied") {
+            let stdout =
+                fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
+            let stderr =
+                fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
+            if !(stdout + &stderr).contains("may still be applied") {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));
@@ -472,15 +474,15 @@ impl Episode {
             self.run(plain(&["recertify", "--all", "--apply"]));
         }
         self.readable();
-        self.nobody_left();
+        self.assert_no_process_left();
         let history = self.history();
         self.broken.extend(history.broken());
         self.done = done(&history);
-        // By its own word: the names of runs are moments, of clocks that may be wrong.
-        let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
-        match said.split("run folder runs/").nth(1) {
+        // By its own output: the names of runs are times, of clocks that may be wrong.
+        let stderr = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
+        match stderr.split("run folder runs/").nth(1) {
             Some(run) => self.broken.extend(history.unsettled(run.trim())),
-            None => self.broken.push(format!("nothing was measured in fair weather: {said}")),
+            None => self.broken.push(format!("nothing was measured without faults: {stderr}")),
         }
     }
 
@@ -499,8 +501,8 @@ impl Episode {
         }
     }
 
-    /// Whatever became of the commands, nothing of them runs any more.
-    fn nobody_left(&mut self) {
+    /// No process of the commands is left, however they ended.
+    fn assert_no_process_left(&mut self) {
         let begun = Instant::now();
         loop {
             let left = fates::of_site(&self.site);
@@ -521,7 +523,7 @@ impl Episode {
     }
 }
 
-/// What the gate did.
+/// Counts the gate's actions.
 fn done(history: &History) -> Done {
     let mut done = Done { tripped: usize::from(history.is_tripped()), ..Done::default() };
     for entry in &history.log {
@@ -538,7 +540,7 @@ fn done(history: &History) -> Done {
     done
 }
 
-/// The program that is put through this.
+/// The program under test.
 fn program() -> PathBuf {
     let named = std::env::var_os("FABRICGATE_CHAOS_BINARY");
     named.map_or(Path::new(env!("CARGO_BIN_EXE_fabricgate")).to_owned(), PathBuf::from)

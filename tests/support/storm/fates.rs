@@ -1,5 +1,4 @@
-//! What befalls processes and disks: kills, hangs, a file system that is full, a
-//! clock that is wrong.
+//! Faults of processes and disks: kills, hangs, a full file system, a wrong clock.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,28 +10,28 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How lines of a story begin that say what may befall somebody, and not what did.
+/// Prefixes of a log's lines about planned faults, as opposed to actual ones.
 pub(crate) const AHEAD: &str = "ahead: ";
 
-/// What befalls the processes of one command, besides the weather.
+/// Faults of one command's processes, in addition to the scheduler's.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
-    /// The coordinator gets this signal after so long.
+    /// The coordinator gets this signal after this time.
     Signalled(Signal, Duration),
     /// One of its workers or tools is killed.
     WorkerKilled(Duration),
-    /// One of them hangs for so long.
+    /// One of them hangs for this long.
     WorkerHangs(Duration, Duration),
-    /// No file may grow beyond so many KiB; who tries is killed while he writes.
+    /// No file may grow beyond this many KiB; a process that exceeds it is killed at the write.
     Cut(u32),
-    /// The disk has room for so many bytes.
+    /// The disk has room for this many bytes.
     Full(usize),
-    /// The clock is wrong by so many seconds.
+    /// The clock is wrong by this many seconds.
     Skewed(i64),
 }
 
-/// A process that may get signals. Held by more than its number: that may be
-/// somebody else's by the time a signal is sent.
+/// A process that may get signals. Held by a pidfd: its number may belong to another process by
+/// the time of the signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Victim {
     pid: u32,
@@ -40,24 +39,24 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// The process of this number; none where it is gone.
+    /// The process of this number; `None` if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let held = pidfd_open(number, PidfdFlags::empty()).ok()?;
         Some(Self { pid, held: Arc::new(held) })
     }
 
-    /// Its number, for as long as it has one.
+    /// Its number, as long as it has one.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether it runs: who has ended and was not waited for yet does not.
+    /// True if it runs: an ended, unreaped process does not.
     pub(crate) fn is_there(&self) -> bool {
         state(self.pid).is_some_and(|state| state != 'Z')
     }
 
-    /// Sends a signal; who is gone is gone.
+    /// Sends a signal; an ended process ignores it.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&*self.held, signal);
     }
@@ -67,14 +66,14 @@ fn parents() -> Vec<(u32, u32)> {
     let stat = |entry: fs::DirEntry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let text = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name in brackets may hold anything.
+        // The name in brackets may contain any character.
         let parent = text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
         Some((pid, parent))
     };
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(stat).collect()
 }
 
-/// Everybody that this process started, and they in turn.
+/// All descendants of this process.
 pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     let parents = parents();
     let mut found = vec![pid];
@@ -87,14 +86,14 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
-/// The state of a process, as `ps` writes it; nothing where it is gone.
+/// The state of a process, as `ps` prints it; `None` if it has ended.
 fn state(pid: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether this process or one that it started has work to do, or a disk to wait
-/// for: on a busy machine it may have to wait for its turn.
+/// True if this process or a descendant has work to do, or waits for a disk: on a busy machine it
+/// may have to wait for a processor.
 pub(crate) fn is_at_work(pid: u32) -> bool {
     let mut all = descendants(pid);
     all.push(pid);
@@ -105,7 +104,7 @@ pub(crate) fn is_at_work(pid: u32) -> bool {
     })
 }
 
-/// What this process and those that it started are and wait for, a line for each.
+/// State and wait channel of this process and its descendants, one line each.
 pub(crate) fn account(pid: u32) -> String {
     let mut all = descendants(pid);
     all.insert(0, pid);
@@ -118,7 +117,7 @@ pub(crate) fn account(pid: u32) -> String {
     all.into_iter().map(line).collect()
 }
 
-/// Processes that have this folder among their words or in their environment.
+/// Processes with this folder among their arguments or in their environment.
 pub(crate) fn of_site(site: &Path) -> Vec<u32> {
     let site = site.display().to_string();
     let own = std::process::id();
@@ -131,7 +130,7 @@ pub(crate) fn of_site(site: &Path) -> Vec<u32> {
     parents().into_iter().map(|(pid, _)| pid).filter(|pid| *pid != own).filter(is_of).collect()
 }
 
-/// libfaketime for programs of several threads, where this machine has it.
+/// libfaketime for multi-threaded programs, where this machine has it.
 pub(crate) fn faketime() -> Option<PathBuf> {
     let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
     let file =
@@ -139,25 +138,25 @@ pub(crate) fn faketime() -> Option<PathBuf> {
     folders.into_iter().map(file).find(|file| file.is_file())
 }
 
-/// A small file system of its own, unmounted when it is dropped.
+/// A small file system, unmounted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Disk(PathBuf);
 
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-fn told(words: &[&str]) -> bool {
+#[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
+fn succeeds(words: &[&str]) -> bool {
     let output = Command::new(words[0]).args(&words[1..]).output();
     output.is_ok_and(|it| it.status.success())
 }
 
 impl Disk {
-    /// One of some megabytes at this folder; none where that is not allowed.
+    /// A file system of some megabytes at this folder; `None` where that is not allowed.
     pub(crate) fn at(folder: &Path) -> Option<Self> {
         let place = folder.display().to_string();
-        let is_there = told(&["mount", "-t", "tmpfs", "-o", "size=24m", "chaos", &place]);
+        let is_there = succeeds(&["mount", "-t", "tmpfs", "-o", "size=24m", "chaos", &place]);
         is_there.then(|| Self(folder.to_owned()))
     }
 
-    /// Leaves so many bytes.
+    /// Leaves this many bytes free.
     pub(crate) fn fill(&self, left: usize) {
         let file = self.0.join("filler");
         let _ = fs::write(&file, vec![0; 32 << 20]);
@@ -168,7 +167,7 @@ impl Disk {
         }
     }
 
-    /// Leaves all of them.
+    /// Frees all of them.
     pub(crate) fn free(&self) {
         let _ = fs::remove_file(self.0.join("filler"));
     }
@@ -176,14 +175,14 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        told(&["umount", "--lazy", &self.0.display().to_string()]);
+        succeeds(&["umount", "--lazy", &self.0.display().to_string()]);
     }
 }
 
-/// Whether a command that ended like this met its disk or its clock.
+/// True if a command with this end met the limit of its disk or its clock.
 pub(crate) fn is_met(fate: &Fate, ended: Option<ExitStatus>, errors: &str) -> bool {
     match fate {
-        // SIGXFSZ, or a write that says EFBIG.
+        // SIGXFSZ, or a write that reports EFBIG.
         Fate::Cut(_) => {
             ended.and_then(|it| it.signal()) == Some(25) || errors.contains("os error 27")
         }
@@ -193,8 +192,7 @@ pub(crate) fn is_met(fate: &Fate, ended: Option<ExitStatus>, errors: &str) -> bo
     }
 }
 
-/// What befalls the processes of a command: the same again where somebody was still
-/// there to be met.
+/// Injects the faults of a command into its processes: the planned ones that found a process.
 pub(crate) fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
     let one = || {
         let all = descendants(victim.pid());
@@ -224,8 +222,8 @@ pub(crate) fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
     Some(fate)
 }
 
-/// What befell an episode, by the words of its story. What was ahead of a command that ended
-/// before does not count.
+/// Actual faults of an episode, by the lines of its log. A fault planned after the end of its
+/// command does not count.
 pub(crate) fn befell(story: &[String]) -> Vec<&'static str> {
     const WORDS: [&str; 28] = [
         "Late",
@@ -253,11 +251,11 @@ pub(crate) fn befell(story: &[String]) -> Vec<&'static str> {
         "Full",
         "Skewed",
         "unwell",
-        "beside each other",
+        "concurrently",
         "by hand",
         "other parts break",
     ];
-    // `Lost` is no `LostAnswer`; some of them are two words.
+    // `Lost` is not `LostAnswer`; some of the names are two words.
     let has = |line: &String, word: &str| {
         let mut words = line.split(|c: char| !c.is_alphanumeric());
         if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }

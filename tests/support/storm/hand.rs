@@ -1,21 +1,20 @@
-//! What people do to nodes, before and while the gate works.
+//! Manual edits of nodes, before and while the gate works.
 
 use super::dice::Dice;
 use super::model::{DRAIN, Fields, Order};
 
-/// One edit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Edit {
-    /// A drain with a reason; what is there is written over.
+    /// A drain with a reason, which replaces the current one.
     Drain(&'static str),
-    /// Words behind the reason that is there.
+    /// Text appended to the current reason.
     Append,
-    /// Given back, whoever took it out.
+    /// Returned to service, regardless of the drain's author.
     Resume,
     /// Down, with a reason.
     Down(&'static str),
     Comment,
-    /// An entry of `Extra` beside ours, or a text in its place.
+    /// An entry of `Extra` next to fabricgate's, or a text in its place.
     Entry,
     Text,
     Feature,
@@ -23,7 +22,7 @@ pub(crate) enum Edit {
 
 const EDITS: [Edit; 10] = [
     Edit::Drain("psu: swap, ticket 4711"),
-    // Of our form, and not ours.
+    // A reason of fabricgate's form, and not fabricgate's.
     Edit::Drain("fabricgate:nvlink-low:20250101-000000-aaaaaa e3"),
     Edit::Append,
     Edit::Resume,
@@ -36,12 +35,11 @@ const EDITS: [Edit; 10] = [
 ];
 
 impl Edit {
-    /// Any.
     pub(crate) fn any(dice: &mut Dice) -> Self {
         dice.pick(&EDITS).clone()
     }
 
-    /// As the scheduler is told.
+    /// As the arguments of an update.
     pub(crate) fn order(&self, node: &Fields) -> Order {
         let set = |key: &str, value: &str| Order {
             set: Fields::from([(key.to_owned(), value.to_owned())]),
@@ -58,7 +56,7 @@ impl Edit {
             }
             Self::Down(reason) => set("down", reason),
             Self::Comment => set("comment", "bay 7"),
-            // Who writes an entry keeps the others, where there are any.
+            // A writer of an entry keeps the others, if any.
             Self::Entry if node.contains_key("extra-text") => Order::default(),
             Self::Entry => set("extra/asset", "{\"rack\":12}"),
             Self::Text => Order {

@@ -1,25 +1,24 @@
-//! The gate's journal in words of our own: lines of JSON, read without the
-//! types of the program that wrote them.
+//! An independent reader of the gate's journal: lines of JSON, parsed without the types of the
+//! program that wrote them.
 
 use std::fs;
 use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// One line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Line {
-    /// Where it ends in the file.
+    /// Its end in the file.
     pub(crate) end: u64,
     pub(crate) seq: u64,
     pub(crate) epoch: u64,
     pub(crate) unix: i64,
-    /// When it was really written, whatever clock its writer had, in seconds since 1970;
-    /// of another boot that is not known.
+    /// True time of the write, independent of the writer's clock, in seconds since 1970; unknown
+    /// for another boot.
     pub(crate) truly: Option<f64>,
     /// `intent`, `outcome`, `undone`, ...
     pub(crate) event: String,
-    /// The intent that it is, or that it ends.
+    /// The intent that it is, or that it concludes.
     pub(crate) id: String,
     pub(crate) run: String,
     pub(crate) node: String,
@@ -33,24 +32,22 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Whether something is meant for this node here.
+    /// True if it is an intent for this node.
     pub(crate) fn is_intent_of(&self, node: &str) -> bool {
         self.event == "intent" && self.node == node
     }
 
-    /// Whether it ends this intent.
+    /// True if it concludes this intent.
     pub(crate) fn ends(&self, id: &str) -> bool {
         self.ended().is_some_and(|ended| ended == id)
     }
 
-    /// The intent that it ends.
     pub(crate) fn ended(&self) -> Option<&String> {
         (self.event == "outcome" && self.result != "unknown").then_some(&self.id)
     }
 }
 
-/// The whole lines of a journal, and what is wrong with it. Behind the last line
-/// may be a torn one.
+/// The whole lines of a journal, and its defects. The last line may be followed by a torn one.
 pub(crate) fn read(bytes: &[u8]) -> (Vec<Line>, Vec<String>) {
     let mut lines = Vec::new();
     let mut broken = Vec::new();
@@ -69,14 +66,14 @@ pub(crate) fn read(bytes: &[u8]) -> (Vec<Line>, Vec<String>) {
     (lines, broken)
 }
 
-/// The boot of this machine: its name, and when it began.
+/// The boot of this machine: its id, and its time.
 struct Boot {
     id: String,
     began: f64,
 }
 
 impl Boot {
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
     fn now() -> Option<Self> {
         let read = |file: &str| fs::read_to_string(file).ok();
         let id = read("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
@@ -85,8 +82,7 @@ impl Boot {
         Some(Self { id, began: now - uptime })
     }
 
-    /// When a line of it was written, by how long the machine had been up then: no wrong
-    /// clock changes that.
+    /// Time of a line's write, from the machine's uptime then: independent of wrong clocks.
     fn moment(&self, value: &Value) -> Option<f64> {
         let up = value["uptime_s"].as_f64().filter(|_| value["boot"] == self.id.as_str())?;
         Some(self.began + up)

@@ -1,26 +1,25 @@
-//! The log of a real scheduler as it is put together: what was told as it was
-//! told, and what changed by comparing what was seen.
+//! The log of a real scheduler, composed of updates as they were sent, and of changes between
+//! readings.
 
 use std::collections::BTreeMap;
 
 use super::model::{By, DRAIN, Entry, Fields, Order, What};
 
-/// The log so far.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) entries: Vec<Entry>,
     nodes: BTreeMap<String, Fields>,
-    /// What was told last of each node, and by whom.
+    /// The last update of each node, and its sender.
     told: BTreeMap<String, (u32, Order)>,
 }
 
 impl Log {
-    /// One that begins with these nodes.
+    /// A log that begins with these nodes.
     pub(crate) fn of(begin: BTreeMap<String, Fields>) -> Self {
         Self { entries: Vec::new(), nodes: begin, told: BTreeMap::new() }
     }
 
-    /// The gate told this, with so much in its journal.
+    /// The gate sent this update, with this length of its journal.
     pub(crate) fn told(
         &mut self,
         command: u32,
@@ -36,7 +35,7 @@ impl Log {
         self.entries.push(Entry { by: By::Gate(command), what });
     }
 
-    /// The gate was answered this.
+    /// The gate received this answer.
     pub(crate) fn read(&mut self, command: u32, nodes: BTreeMap<String, Fields>) {
         self.seen(None, &nodes);
         if !nodes.is_empty() {
@@ -44,8 +43,8 @@ impl Log {
         }
     }
 
-    /// Nodes as they are now. What is not as it was is by whoever is known to have
-    /// done it: the gate, where its last order makes it so, else nobody.
+    /// Nodes as they are now. The author of a change is the known one: the gate, if its last
+    /// update explains the change, by default unknown.
     pub(crate) fn seen(&mut self, by: Option<By>, nodes: &BTreeMap<String, Fields>) {
         for (name, now) in nodes {
             let was = self.nodes.insert(name.clone(), now.clone()).unwrap_or_default();

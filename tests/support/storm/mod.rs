@@ -1,9 +1,9 @@
-//! What chaos tests of a stand-in and of real schedulers share: episodes from
-//! seeds, what befalls them, and the model that judges them.
+//! Common parts of the chaos tests of a stand-in and of real schedulers: episodes from seeds,
+//! injected faults, and the model that judges them.
 //!
-//! `FABRICGATE_CHAOS_RUNS` sets how many episodes there are, `FABRICGATE_CHAOS_SEED`
-//! the first one's seed, `FABRICGATE_CHAOS_LATE_S` how late a change arrives at most. What befalls an episode is decided by its seed; which line
-//! of the program it meets is decided by the machine.
+//! `FABRICGATE_CHAOS_RUNS` sets the number of episodes, `FABRICGATE_CHAOS_SEED` the first one's
+//! seed, `FABRICGATE_CHAOS_LATE_S` the maximum delay of a change. An episode's seed decides its
+//! faults; the machine's timing decides which line of the program they meet.
 
 #![allow(dead_code, reason = "not every scheduler needs all of it")]
 
@@ -31,9 +31,9 @@ pub(crate) fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// Plays so many episodes, or as many as the environment asks for, and fails where
-/// one of them broke a promise. `again` is the command that plays them.
-#[expect(clippy::print_stdout, reason = "which seeds were played is told")]
+/// Runs this many episodes, or the number from the environment, and fails if one of them broke an
+/// invariant. `again` is the command that repeats them.
+#[expect(clippy::print_stdout, reason = "a chaos test prints its seeds")]
 pub(crate) fn play(
     again: &str,
     usual: u64,
@@ -51,31 +51,31 @@ pub(crate) fn play(
         let begun = Instant::now();
         let Ended { story, broken, faults: befell, done } = episode(seed).play();
         {
-            let mut all = all.lock().expect("nobody panicked");
+            let mut all = all.lock().expect("no thread panicked");
             all.drains += done.drains;
             all.releases += done.releases;
             all.undone += done.undone;
             all.refused += done.refused;
             all.tripped += done.tripped;
         }
-        let mut faults = faults.lock().expect("nobody panicked");
+        let mut faults = faults.lock().expect("no thread panicked");
         for fault in befell {
             *faults.entry(fault).or_default() += 1;
         }
-        // At once: of a series that is ended early it is known how far it came.
+        // Immediately: the output of an interrupted series shows its progress.
         let time = begun.elapsed().as_secs();
         if broken.is_empty() {
             println!("seed {seed}: kept, {time} s, {done:?}");
             return;
         }
         println!("seed {seed}: broken, {time} s, {done:?}: {broken:#?}");
-        // The promises last: of a long output often its end alone is kept.
-        let told = format!(
+        // The invariants last: of a long output often only the end is kept.
+        let summary = format!(
             "{}\nseed {seed}: FABRICGATE_CHAOS_SEED={seed} FABRICGATE_CHAOS_RUNS=1 {again}\n{}",
             story.join("\n"),
             broken.join("\n")
         );
-        failed.lock().expect("nobody panicked").push(told);
+        failed.lock().expect("no thread panicked").push(summary);
     };
     std::thread::scope(|scope| {
         for _ in 0..at_once {
@@ -90,20 +90,20 @@ pub(crate) fn play(
             });
         }
     });
-    let faults = faults.into_inner().expect("nobody panicked");
-    let all = all.into_inner().expect("nobody panicked");
+    let faults = faults.into_inner().expect("no thread panicked");
+    let all = all.into_inner().expect("no thread panicked");
     println!(
         "{runs} episodes from seed {first} in {} s; episodes that met each fault: {faults:?}; in \
          all {all:?}",
         begun.elapsed().as_secs()
     );
     if fates::faketime().is_none() {
-        println!("SKIPPED: wrong clocks, there is no libfaketime here");
+        println!("SKIPPED: wrong clocks, no libfaketime here");
     }
-    let failed = failed.into_inner().expect("nobody panicked");
+    let failed = failed.into_inner().expect("no thread panicked");
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
-    // A gate that does nothing keeps every promise. Of a few episodes with other seeds
-    // none may have had a reason to drain.
+    // A gate without actions keeps every invariant. A few episodes with other seeds may have had
+    // no reason to drain.
     let enough = 20 <= runs || first == 1 && 6 <= runs;
-    assert!(!enough || 0 < all.drains, "nobody was drained in {runs} episodes: {faults:?}");
+    assert!(!enough || 0 < all.drains, "no node was drained in {runs} episodes: {faults:?}");
 }

@@ -1,44 +1,42 @@
-//! What must hold whatever happens: an independent account of the scheduler's
-//! nodes, and the promises held against it.
+//! Invariants that must always hold: an independent record of the scheduler's nodes, checked
+//! against them.
 //!
-//! It is fed from three sources and no other: the scheduler's own log of what was
-//! asked and changed, the lines of the journal, and run folders. It knows nothing
-//! of the gate's types, and shares no code with it.
+//! Its only inputs are the scheduler's log of requests and changes, the lines of the journal, and
+//! run folders. It knows nothing of the gate's types, and shares no code with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::journal::Line;
 use super::runs::Evidence;
 
-/// What a node says, flat: `drain` is the reason of a drain, `down` that of a node
-/// that is down; what begins with `own/` is fabricgate's to write, and everything
-/// else is somebody else's.
+/// A node's fields, flat: `drain` is the reason of a drain, `down` that of a down node; keys with
+/// the prefix `own/` are fabricgate's, and all others are foreign.
 pub(crate) type Fields = BTreeMap<String, String>;
 
 /// The reason of a drain.
 pub(crate) const DRAIN: &str = "drain";
-/// What fields begin with that are fabricgate's to write.
+/// Prefix of fabricgate's fields.
 pub(crate) const OWN: &str = "own/";
-/// What a person who takes a drain away leaves beside it.
+/// Mark that a person who removes a drain leaves next to it.
 const WORDS: [&str; 2] = ["own/extra/fabricgate", "own/condition/GpuFabricVerified"];
 
-/// Who did something.
+/// Author of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// The gate, in this command of an episode.
     Gate(u32),
     /// A person.
     Hand,
-    /// A scheduler that lost what it was told.
+    /// A scheduler that lost an update.
     Fate,
 }
 
-/// What a scheduler is told to make of its nodes.
+/// An update of the scheduler's nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Order {
-    /// Fields that go; one that ends with `/` stands for all that begin so.
+    /// Removed fields; a trailing `/` stands for all with that prefix.
     pub(crate) unset: Vec<String>,
-    /// Fields that are written.
+    /// Written fields.
     pub(crate) set: Fields,
 }
 
@@ -58,29 +56,27 @@ impl Order {
     }
 }
 
-/// What the scheduler noted.
+/// An event of the scheduler's log.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    /// Somebody asked, and was answered this.
+    /// A request, and its answer.
     Read(BTreeMap<String, Fields>),
-    /// Somebody told it something, whatever became of that.
+    /// An update, whatever its result.
     Told {
-        /// Which nodes.
+        /// Its nodes.
         nodes: Vec<String>,
-        /// What.
         order: Order,
-        /// How long the journal was at that moment, in bytes.
+        /// Length of the journal at that moment, in bytes.
         journal: u64,
         /// The run that a drain names had its verdicts on disk at that moment.
         evidence: bool,
     },
-    /// An older copy of the journal was put back.
+    /// An older copy of the journal was restored.
     Restored,
     /// A node changed.
     Became {
-        /// Which.
         node: String,
-        /// What it says now.
+        /// Its fields now.
         now: Fields,
     },
 }
@@ -88,49 +84,43 @@ pub(crate) enum What {
 /// One line of the scheduler's log.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Who.
     pub(crate) by: By,
-    /// What.
     pub(crate) what: What,
 }
 
-/// How much may be out at a time, and be begun within an hour, in nodes.
+/// The largest number of nodes that are out at a time, and that are drained within an hour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) per_domain: usize,
     pub(crate) outstanding: usize,
     pub(crate) per_hour: usize,
-    /// Suspects of one domain that are a common cause.
+    /// Suspects of one domain that count as a common cause.
     pub(crate) freeze_domain: usize,
-    /// Suspects of the fleet that are one.
+    /// Suspects of the fleet that count as one.
     pub(crate) freeze_fleet: usize,
     /// Whole runs that a drained node must pass.
     pub(crate) clean_sweeps: usize,
-    /// What may pass by itself has to be found again, hours later.
+    /// A finding that may be temporary must be found again, hours later.
     pub(crate) waits: bool,
 }
 
-/// Everything that is known of an episode, which is shorter than an hour.
+/// All data of an episode, which is shorter than an hour.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    /// The nodes as they were at first.
+    /// The nodes at the beginning.
     pub(crate) begin: BTreeMap<String, Fields>,
-    /// The scheduler's log.
     pub(crate) log: Vec<Entry>,
-    /// The journal.
     pub(crate) journal: Vec<Line>,
-    /// Journals that were there before an older copy was put back in their place, oldest
-    /// first.
+    /// Journals that existed before an older copy replaced them, oldest first.
     pub(crate) earlier: Vec<Vec<Line>>,
-    /// Run folders, by the names of their runs.
+    /// Run folders, by run id.
     pub(crate) runs: BTreeMap<String, Evidence>,
-    /// The domain of each node.
     pub(crate) domains: BTreeMap<String, String>,
     pub(crate) limits: Limits,
 }
 
 impl History {
-    /// Every promise that was broken, in words.
+    /// A message for every broken invariant.
     pub(crate) fn broken(&self) -> Vec<String> {
         let mut broken = self.lines();
         broken.extend(self.orders());
@@ -155,15 +145,15 @@ impl History {
         broken
     }
 
-    /// Whether this reason is one that our journal meant for this node; words may
-    /// have been appended to it.
+    /// True if fabricgate's journal has an intent with this reason for this node; text may have
+    /// been appended to it.
     pub(crate) fn is_ours(&self, node: &str, reason: &str) -> bool {
         let all = self.earlier.iter().flatten().chain(&self.journal);
         let mut drains = all.filter(|line| line.is_intent_of(node) && line.kind == "drain");
         drains.any(|line| is_written(&line.reason, reason))
     }
 
-    /// The journal as it was when so many copies had been put back.
+    /// The journal after this number of restored copies.
     fn of_era(&self, era: usize) -> &[Line] {
         self.earlier.get(era).map_or(&self.journal, Vec::as_slice)
     }
@@ -173,14 +163,14 @@ impl History {
         self.journal.iter().filter(is_it)
     }
 
-    /// What the gate told the scheduler was its own to tell, was meant in the
-    /// journal before, and rests on evidence that was there.
+    /// Each update of the gate touches only its own fields, was an intent in the journal before,
+    /// and rests on evidence that existed.
     fn orders(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut seen: BTreeMap<(u32, &str), &Fields> = BTreeMap::new();
         let mut era = 0;
         let mut nodes = self.begin.clone();
-        // Drains of ours that a person took away, with our words beside them.
+        // fabricgate's drains that a person removed, with a mark next to the reason.
         let mut undone: BTreeMap<&str, String> = BTreeMap::new();
         for entry in &self.log {
             era += usize::from(matches!(entry.what, What::Restored));
@@ -215,7 +205,7 @@ impl History {
                             continue;
                         };
                         let known = Known { node, era, journal: *journal, evidence: *evidence };
-                        broken.extend(self.told(&known, before, &order.on(before)));
+                        broken.extend(self.check_update(&known, before, &order.on(before)));
                     }
                 }
                 What::Became { .. } | What::Restored => {}
@@ -224,8 +214,8 @@ impl History {
         broken
     }
 
-    /// One node of an order: as it was read last, and as it was to be.
-    fn told(&self, known: &Known<'_>, before: &Fields, after: &Fields) -> Vec<String> {
+    /// One node of an update: as last read, and as it was to become.
+    fn check_update(&self, known: &Known<'_>, before: &Fields, after: &Fields) -> Vec<String> {
         let Known { node, .. } = known;
         let mut broken = Vec::new();
         let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
@@ -235,17 +225,17 @@ impl History {
             if key == DRAIN {
                 broken.extend(self.drained(known, was, is));
             } else if key.starts_with(OWN) {
-                // What was forgotten may be said again: it was meant before.
+                // A forgotten mark may be written again: its intent is older.
                 if !self.until(known).any(|line| line.is_intent_of(node)) {
                     broken.push(format!("{node}: {key} was written without an intent"));
                 }
             } else {
-                broken.push(format!("{node}: {key} is not ours: {was:?} became {is:?}"));
+                broken.push(format!("{node}: {key} is not fabricgate's: {was:?} became {is:?}"));
             }
         }
         let is_drained = !before.contains_key(DRAIN) && after.contains_key(DRAIN);
         if is_drained && is_kept(before) {
-            broken.push(format!("{node} was out by somebody else, and drained"));
+            broken.push(format!("{node} was already out, and drained"));
         }
         broken
     }
@@ -265,7 +255,7 @@ impl History {
         if let Some(was) = was
             && !self.is_ours(node, was)
         {
-            return Some(format!("{node}: somebody else's drain {was:?} became {is:?}"));
+            return Some(format!("{node}: a foreign drain {was:?} became {is:?}"));
         }
         let open = |kind: &str| {
             self.until(known).any(|line| {
@@ -279,7 +269,7 @@ impl History {
                     line.is_intent_of(node) && line.kind == "drain" && line.reason == *reason
                 });
                 if !meant || !open("drain") {
-                    return Some(format!("{node}: {reason:?} was told without an open intent"));
+                    return Some(format!("{node}: {reason:?} was sent without an open intent"));
                 }
                 (!evidence).then(|| format!("{node}: {reason:?} names a run without verdicts"))
             }
@@ -289,7 +279,7 @@ impl History {
         }
     }
 
-    /// What is out at a time, at every moment, and what was begun.
+    /// Nodes that are out, at every moment, and drains that were begun.
     fn budgets(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut nodes = self.begin.clone();
@@ -299,7 +289,7 @@ impl History {
             era += usize::from(matches!(entry.what, What::Restored));
             let What::Became { node, now } = &entry.what else { continue };
             let was = nodes.insert(node.clone(), now.clone()).unwrap_or_default();
-            // What came back with an older store, no later change of anything else brought.
+            // A node that returned with an older store: no other later change explains it.
             let is_drain = was.get(DRAIN) != now.get(DRAIN) && now.contains_key(DRAIN);
             if let (By::Gate(_), Some(reason)) = (entry.by, now.get(DRAIN))
                 && self.is_ours(node, reason)
@@ -308,27 +298,27 @@ impl History {
             }
             let out = self.out(&nodes);
             let Limits { per_domain, outstanding, per_hour, .. } = self.limits;
-            let mut told = |what: &str, is: usize, most: usize| {
+            let mut problem = |what: &str, is: usize, most: usize| {
                 if most < is && is_drain && matches!(entry.by, By::Gate(_)) {
                     broken.push(format!("{node}: {is} {what}, and {most} are allowed"));
                 }
             };
-            told("nodes are out", out.len(), outstanding);
-            // What a journal lost with its later lines can be known by what stands alone.
+            problem("nodes are out", out.len(), outstanding);
+            // Entries that a journal lost with its later lines can be derived from the nodes.
             let is_known = |(node, reason): &&(String, String)| {
                 let stands = nodes[node].get(DRAIN).is_some_and(|is| is_written(reason, is));
                 let mut lines = self.of_era(era).iter();
                 stands || lines.any(|line| line.is_intent_of(node) && line.reason == *reason)
             };
-            told("drains were begun", begun.iter().filter(is_known).count(), per_hour);
+            problem("drains were begun", begun.iter().filter(is_known).count(), per_hour);
             let domain = self.domains.get(node);
             let beside = out.iter().filter(|it| self.domains.get(**it) == domain).count();
-            told("nodes of its domain are out", beside, per_domain);
+            problem("nodes of its domain are out", beside, per_domain);
         }
         broken
     }
 
-    /// Nodes that are drained by us.
+    /// Nodes that fabricgate drained.
     pub(crate) fn out<'n>(&self, nodes: &'n BTreeMap<String, Fields>) -> Vec<&'n String> {
         let is_out = |(name, node): &(&String, &Fields)| {
             node.get(DRAIN).is_some_and(|reason| self.is_ours(name, reason))
@@ -336,7 +326,7 @@ impl History {
         nodes.iter().filter(is_out).map(|(name, _)| name).collect()
     }
 
-    /// Every intent rests on a run that says so.
+    /// Every intent rests on a run with that verdict.
     fn intents(&self) -> Vec<String> {
         let eras = self.earlier.iter().map(Vec::as_slice).chain([self.journal.as_slice()]);
         eras.flat_map(|lines| {
@@ -359,16 +349,19 @@ impl History {
                     found.is_some_and(|it| it.node.as_ref() == Some(node) && it.confirmed)
                 });
                 let is_bad = matches!(outcome, "degraded" | "failed");
-                (!accused || !is_bad)
-                    .then(|| format!("{id}: run {} says {outcome}: {:?}", line.run, line.findings))
+                (!accused || !is_bad).then(|| {
+                    format!("{id}: run {} has outcome {outcome}: {:?}", line.run, line.findings)
+                })
             }
-            "certify" => (outcome != "pass").then(|| format!("{id}: the run says {outcome}")),
+            "certify" => {
+                (outcome != "pass").then(|| format!("{id}: the run has outcome {outcome}"))
+            }
             "release" => {
                 let mut drained =
                     lines.iter().filter(|it| it.is_intent_of(node) && it.kind == "drain");
                 let drained = drained.rfind(|it| it.seq < line.seq);
                 let Some(drained) = drained else {
-                    return Some(format!("{id}: it was never drained by us"));
+                    return Some(format!("{id}: fabricgate never drained it"));
                 };
                 let clean = self.runs.values().filter(|run| {
                     let passed = run.nodes.get(node).is_some_and(|it| it == "pass");
@@ -378,11 +371,11 @@ impl History {
                 (clean < self.limits.clean_sweeps)
                     .then(|| format!("{id}: it passed {clean} runs since it was drained"))
             }
-            other => Some(format!("{id}: nobody knows {other:?}")),
+            other => Some(format!("{id}: unknown kind {other:?}")),
         }
     }
 
-    /// The nodes as they are now.
+    /// The current nodes.
     pub(crate) fn now(&self) -> BTreeMap<String, Fields> {
         let mut nodes = self.begin.clone();
         for entry in &self.log {
@@ -393,8 +386,8 @@ impl History {
         nodes
     }
 
-    /// What is not as this run, the last of several alike that nothing disturbed,
-    /// asks for.
+    /// Differences from the state that this run requires; it is the last of several equal,
+    /// undisturbed ones.
     pub(crate) fn unsettled(&self, run: &str) -> Vec<String> {
         let Some(run) = self.runs.get(run) else {
             return vec![format!("run {run} has no readable verdicts")];
@@ -404,7 +397,7 @@ impl History {
         let open = self.journal.iter().filter(|it| it.event == "intent" && !ended.contains(&it.id));
         broken.extend(open.map(|it| format!("{} is open yet", it.id)));
         let nodes = self.now();
-        // What is drained in our form counts, whoever wrote it.
+        // A drain in fabricgate's form counts, regardless of its author.
         let is_out =
             |node: &Fields| node.get(DRAIN).is_some_and(|it| it.starts_with("fabricgate:"));
         let out: BTreeSet<&String> =
@@ -429,7 +422,7 @@ impl History {
             let as_written = node.get(DRAIN).is_some_and(|is| {
                 self.drains(name).any(|line| line.reason == *is && !self.is_ahead(line))
             });
-            // Who is down, a person's word, is given back by nobody else.
+            // A person's down state: only a person returns the node.
             let is_down = node.contains_key("down");
             let is_left = is_down || self.is_brought_back(name);
             if outcome == "pass" && as_written && !is_left && self.passes(name) {
@@ -439,21 +432,21 @@ impl History {
         broken
     }
 
-    /// Whether the breaker has tripped since a person reset it last: nothing may be
-    /// taken out then, whatever a run says.
+    /// True if the breaker has tripped since a person last reset it: no drain is allowed then,
+    /// whatever a run finds.
     pub(crate) fn is_tripped(&self) -> bool {
         let last = |event: &str| self.journal.iter().rposition(|line| line.event == event);
         last("reset") < last("tripped")
     }
 
-    /// Whether a person took our last drain of it away.
+    /// True if a person removed fabricgate's last drain of it.
     fn is_undone(&self, node: &str) -> bool {
         let last = self.drains(node).last().map(|it| it.seq);
         self.journal.iter().any(|it| it.event == "undone" && it.node == node && last < Some(it.seq))
     }
 
-    /// Whether an older store brought back a drain of ours that had ended: a person says
-    /// whose it is.
+    /// True if an older store restored an ended drain of fabricgate's: a person decides whose it
+    /// is.
     fn is_brought_back(&self, node: &str) -> bool {
         let mut now = self.begin.get(node).cloned().unwrap_or_default();
         let mut by = None;
@@ -474,7 +467,7 @@ impl History {
         self.journal.iter().filter(ends).any(|line| meant < Some(line.seq))
     }
 
-    /// Whether a first sight of it waits for a second one.
+    /// True if its first finding must be confirmed by a second.
     fn is_awaited(&self, node: &str) -> bool {
         let last = |event: &str| {
             self.journal.iter().rposition(|line| line.event == event && line.node == node)
@@ -482,13 +475,12 @@ impl History {
         self.limits.waits && last("cleared") < last("suspected")
     }
 
-    /// Whether a drain was written by a clock that is ahead: what was measured since
-    /// seems to be from before.
+    /// True if a clock that is ahead wrote the drain: later measurements seem to precede it.
     fn is_ahead(&self, drain: &Line) -> bool {
         self.runs.values().all(|run| run.created <= drain.unix)
     }
 
-    /// Whether enough whole runs passed since it was drained.
+    /// True if enough whole runs passed since the drain.
     fn passes(&self, node: &str) -> bool {
         let Some(drained) = self.drains(node).last() else { return false };
         let passed = |run: &&Evidence| {
@@ -499,7 +491,7 @@ impl History {
         self.limits.clean_sweeps < self.runs.values().filter(passed).count()
     }
 
-    /// Whether a budget keeps this node in service.
+    /// True if a budget keeps this node in service.
     fn is_full(
         &self,
         node: &str,
@@ -521,7 +513,7 @@ impl History {
             || freeze_fleet <= suspect.len()
     }
 
-    /// Drains that may have been there for a while: all but those that were denied.
+    /// Drains that may have existed for a while: all except denied ones.
     fn spent(&self) -> usize {
         let refunded: BTreeSet<&String> =
             self.journal.iter().filter(|it| it.result == "failed").map(|it| &it.id).collect();
@@ -530,7 +522,7 @@ impl History {
     }
 }
 
-/// What was there when the scheduler was told.
+/// The node when the update was sent.
 struct Known<'k> {
     node: &'k str,
     era: usize,
@@ -538,8 +530,8 @@ struct Known<'k> {
     evidence: bool,
 }
 
-/// Whether somebody else keeps jobs away from it: a node that is down, cordoned,
-/// or has a taint of others.
+/// True if another cause keeps jobs away from it: a node that is down, cordoned, or has a foreign
+/// taint.
 fn is_kept(node: &Fields) -> bool {
     let keeps = |key: &String| {
         let is_taint = key.starts_with("taint/") && key.ends_with(":NoSchedule");
@@ -548,15 +540,15 @@ fn is_kept(node: &Fields) -> bool {
     node.keys().any(keeps)
 }
 
-/// Whether a reason is what was written, or that with words appended.
+/// True if a reason is the written one, possibly with appended text.
 fn is_written(written: &str, is: &str) -> bool {
     let rest = is.strip_prefix(written).filter(|_| !written.is_empty());
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// Whether a run was begun after this line was written: by the real time of both where
-/// that is known, else by what their clocks said. A line of the journal knows how long the
-/// machine was up to a hundredth of a second.
+/// True if a run began after this line was written: by the true times where both are known,
+/// otherwise by their clocks. A line of the journal has the machine's uptime to a hundredth of a
+/// second.
 fn is_since(line: &Line, run: &Evidence) -> bool {
     match line.truly.zip(run.began) {
         Some((then, began)) => then - 0.05 < began,

@@ -1,5 +1,5 @@
-//! Run folders as anybody may read them: what they say, and whether every file
-//! in them is whole.
+//! An independent reader of run folders: their verdicts, and the completeness of every file in
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,26 +8,24 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// What a run says.
+/// Summary of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// When it was made, in seconds since 1970.
+    /// Its time, in seconds since 1970.
     pub(crate) created: i64,
-    /// When its plan was really written, before anything was measured, whatever clock its
-    /// maker had: the kernel's time of the file.
+    /// True time of its plan, written before any measurement, independent of the writer's clock:
+    /// the kernel's time of the file.
     pub(crate) began: Option<f64>,
     /// It is complete, and of a profile that measures everything.
     pub(crate) is_whole: bool,
-    /// The outcome of each node.
     pub(crate) nodes: BTreeMap<String, String>,
-    /// What was found, by the names of findings.
+    /// Findings, by id.
     pub(crate) findings: BTreeMap<String, Finding>,
 }
 
-/// Something that was found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Finding {
-    /// The node that it accuses.
+    /// The node that it blames.
     pub(crate) node: Option<String>,
     pub(crate) confirmed: bool,
 }
@@ -44,7 +42,7 @@ pub(crate) fn folders(runs: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// What runs say, by their names; those without verdicts say nothing.
+/// Summaries of runs, by id; a run without verdicts has an empty one.
 pub(crate) fn read(runs: &Path) -> BTreeMap<String, Evidence> {
     let evidence = |folder: PathBuf| {
         let name = folder.file_name()?.to_str()?.to_owned();
@@ -69,7 +67,7 @@ fn of_run(folder: &Path) -> Option<Evidence> {
     let created: jiff::Timestamp = run["info"]["created"].as_str()?.parse().ok()?;
     let profile = text(&run["info"]["profile"]);
     let nodes = verdicts["nodes"].as_array()?.iter();
-    // A part of a node accuses the node; a pair or a domain accuses nobody.
+    // A part of a node blames the node; a pair or a domain blames no node.
     let accused = |locus: &Value| {
         let is_of_node =
             matches!(locus["kind"].as_str(), Some("gpu" | "node" | "direction" | "tray" | "rail"));
@@ -89,7 +87,7 @@ fn of_run(folder: &Path) -> Option<Evidence> {
     })
 }
 
-/// Files of a folder, those below it too.
+/// Files of a folder, including subfolders.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -101,21 +99,21 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// When something was written last in a folder; nothing where it is empty.
+/// Time of the last write in a folder; `None` where it is empty.
 pub(crate) fn written(folder: &Path) -> Option<SystemTime> {
     let mut found = Vec::new();
     files(folder, &mut found);
     found.iter().filter_map(|file| fs::metadata(file).ok()?.modified().ok()).max()
 }
 
-/// Files under their final names that are not whole.
+/// Incomplete files under their final names.
 pub(crate) fn torn(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     files(folder, &mut found);
     let mut broken = Vec::new();
     for file in found {
         let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
-        // What a tool printed is as the tool printed it.
+        // A tool's output is stored as printed.
         let is_raw = file.components().any(|it| it.as_os_str() == "raw");
         if is_raw || !matches!(extension, "json" | "jsonl") {
             continue;

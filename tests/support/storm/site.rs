@@ -1,5 +1,5 @@
-//! A site: a simulated fleet with faults, a policy, and the files that the
-//! program is given. All of it from the dice.
+//! A site: a simulated fleet with faults, a policy, and the program's input files. All of it from
+//! the dice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,6 @@ use super::dice::Dice;
 use super::model::Limits;
 use super::world::Domains;
 
-/// The domain of each node.
 pub(crate) fn places(domains: &Domains) -> BTreeMap<String, String> {
     let of = |(domain, nodes): &(String, Vec<String>)| -> Vec<(String, String)> {
         nodes.iter().map(|node| (node.clone(), domain.clone())).collect()
@@ -18,13 +17,12 @@ pub(crate) fn places(domains: &Domains) -> BTreeMap<String, String> {
     domains.iter().flat_map(of).collect()
 }
 
-/// Any node.
 pub(crate) fn node(domains: &Domains, dice: &mut Dice) -> String {
     let (_, nodes) = dice.pick(domains);
     dice.pick(nodes).clone()
 }
 
-/// What is wrong with one part.
+/// A fault of one part.
 fn fault(dice: &mut Dice, node: &str) -> String {
     let gpu = dice.below(4);
     match dice.below(4) {
@@ -37,10 +35,10 @@ fn fault(dice: &mut Dice, node: &str) -> String {
     }
 }
 
-/// How many kinds there are of what a tool or a node does for a while.
+/// Number of kinds of temporary faults of a tool or a node.
 const KINDS: usize = 7;
 
-/// What a tool or a node does for a while.
+/// A temporary fault of a tool or a node.
 pub(crate) fn unwell(domains: &Domains, dice: &mut Dice) -> String {
     let node = node(domains, dice);
     unwell_in_way(dice.below(KINDS), &node)
@@ -60,7 +58,7 @@ fn unwell_in_way(way: usize, node: &str) -> String {
     }
 }
 
-/// The fleet, and what is wrong with it for good.
+/// The fleet, and its permanent faults.
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     domains: Domains,
@@ -69,7 +67,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// One with no faulty parts, or up to three.
+    /// A fleet with up to three faulty parts.
     pub(crate) fn any(domains: &Domains, dice: &mut Dice) -> Self {
         let (domains, seed) = (domains.clone(), dice.bits() % 1_000);
         let mut fleet = Self { domains, seed, faults: Vec::new() };
@@ -77,7 +75,7 @@ impl Fleet {
         fleet
     }
 
-    /// Has other parts faulty than before.
+    /// Replaces the faulty parts.
     pub(crate) fn breaks(&mut self, dice: &mut Dice) {
         let count = dice.below(4);
         self.faults = (0..count)
@@ -88,7 +86,7 @@ impl Fleet {
             .collect();
     }
 
-    /// The scenario, with what is wrong besides.
+    /// The scenario, with these temporary faults.
     pub(crate) fn scenario(&self, besides: &[String]) -> String {
         let mut text = format!("title = \"chaos\"\nseed = {}\n[noise]\nsigma = 0.002\n", self.seed);
         for (name, nodes) in &self.domains {
@@ -104,7 +102,7 @@ impl Fleet {
     }
 }
 
-/// Scenarios with each thing wrong that can be, which the program must be able to read.
+/// Scenarios with each possible fault, which the program must be able to read.
 pub(crate) fn all_wrong(domains: &Domains) -> Vec<String> {
     let mut dice = Dice::new(1);
     let fleet = Fleet { domains: domains.clone(), seed: 1, faults: Vec::new() };
@@ -114,8 +112,8 @@ pub(crate) fn all_wrong(domains: &Domains) -> Vec<String> {
     broken.chain(unwell).collect()
 }
 
-/// The rules, as limits in nodes, and as a section of the configuration. With the
-/// rule that waits for hours, or, as nothing is taken out then, mostly without.
+/// The rules, as limits in nodes, and as a section of the configuration. The rule that waits for
+/// hours is mostly off, since it prevents every drain.
 pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits, String) {
     // Where three suspects freeze everything, budgets are seldom reached.
     let freezes = dice.once_in(3);
@@ -125,13 +123,13 @@ pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits
         outstanding: 1 + dice.below(4),
         per_hour: 1 + dice.below(4),
         freeze_domain,
-        // 5 % of a small fleet is never less than what freezes a domain.
+        // 5 % of a small fleet is never less than the limit that freezes a domain.
         freeze_fleet,
         clean_sweeps: 1 + dice.below(2),
         waits,
     };
     let fleet = places(domains).len();
-    // A little more than the share, so that rounding down meets the number.
+    // A little more than the share, so that rounding down gives the number.
     let share = |nodes: usize| format!("{}.{:03}", 0, (nodes * 1_000).div_ceil(fleet));
     let Limits { per_domain, outstanding, per_hour, clean_sweeps, .. } = limits;
     let frozen =
@@ -146,7 +144,7 @@ pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits
     (limits, text)
 }
 
-/// The files of a site, but for the configuration of each command.
+/// The files of a site, except the configuration of each command.
 pub(crate) fn furnish(site: &Path, domains: &Domains) {
     let mut claims = String::new();
     for (name, nodes) in domains {
@@ -156,7 +154,6 @@ pub(crate) fn furnish(site: &Path, domains: &Domains) {
     fs::write(site.join("claims.toml"), claims).expect("written");
 }
 
-/// The configuration of one command.
 pub(crate) fn configuration(
     site: &Path,
     has_workers: bool,

@@ -1,17 +1,16 @@
-//! Slurm's words for nodes, from and to fields: what a listing says, and what an
-//! update asks for. As 24.11 and 26.05 have them.
+//! Slurm's fields of nodes, from and to the model's: listings, and updates. As in 24.11 and
+//! 26.05.
 
 use serde_json::{Value, json};
 
 use super::model::{DRAIN, Fields, Order};
 
-/// The features that the gate writes, by its own defaults.
+/// The features that the gate writes by default.
 const OURS: [&str; 2] = ["fabric_verified", "fabric_degraded"];
 
 /// The entry of `Extra` that the gate writes.
 const ENTRY: &str = "fabricgate";
 
-/// The field of one feature in a list.
 fn feature(list: &str, name: &str) -> String {
     let own = if OURS.contains(&name) { "own/" } else { "" };
     format!("{own}{list}/{name}")
@@ -48,7 +47,7 @@ fn names(node: &Fields, list: &str) -> Vec<String> {
     node.keys().filter_map(name).collect()
 }
 
-/// `Extra` as Slurm keeps it.
+/// `Extra` as Slurm stores it.
 fn extra_text(node: &Fields) -> String {
     if let Some(text) = node.get("extra-text") {
         return text.clone();
@@ -105,7 +104,7 @@ pub(crate) fn fields(node: &Value) -> (String, Fields) {
     (text("name"), fields)
 }
 
-/// What an update asks for, by slurmrestd's names of fields.
+/// An update, by slurmrestd's names of fields.
 pub(crate) fn order(update: &Value) -> Order {
     let mut order = Order::default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -135,7 +134,7 @@ pub(crate) fn order(update: &Value) -> Order {
                 order.unset.push("extra-text".to_owned());
                 order.set.extend(extra(&text(words)));
             }
-            // Whatever else is written is nobody's but a person's.
+            // Any other written field belongs to an operator.
             (key, value) => {
                 order.set.insert(key.to_owned(), value.to_string());
             }

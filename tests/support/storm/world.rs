@@ -1,5 +1,5 @@
-//! A scheduler under bad weather, as episodes see it: a stand-in, or a real one
-//! with a recorder in front.
+//! A scheduler with injected faults, as episodes see it: a stand-in, or a real one with a
+//! recorder in front.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,42 +11,43 @@ use super::hand::Edit;
 use super::model::{Entry, Fields};
 use super::site;
 
-/// What becomes of one question of the gate.
+/// The fate of one request of the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Weather {
-    /// Who asks is killed, and nothing is done.
+    /// The client is killed, and the request is not processed.
     KillBefore,
-    /// Who asks is killed, and it is done this much later: a link stalls, a controller hangs.
+    /// The client is killed, and the request is processed this much later: a link stalls, a
+    /// controller hangs.
     Late(Duration),
-    /// It is done, and this much later a person changes the first node that it changed.
+    /// It is processed, and this much later a person changes the first node that it changed.
     HandAfter(Duration, Edit),
-    /// It is done, and who asked is killed before it hears so.
+    /// It is processed, and the client is killed before the answer.
     KillAfter,
-    /// Who asks is killed, and it is done a moment later.
+    /// The client is killed, and it is processed a moment later.
     Orphan,
-    /// The connection breaks, and nothing is done.
+    /// The connection breaks, and it is not processed.
     Lost,
-    /// It is done, and the connection breaks.
+    /// It is processed, and the connection breaks.
     LostAnswer,
-    /// An error, and nothing is done.
+    /// An error, and it is not processed.
     Refused,
-    /// It is done, and an error is told.
+    /// It is processed, and the answer is an error.
     RefusedAfter,
-    /// It is done, and half of the answer comes.
+    /// It is processed, and half of the answer arrives.
     Torn,
-    /// Everything takes this long.
+    /// Every request takes this long.
     Slow(Duration),
     /// A person changes a node first.
     Hand(String, Edit),
-    /// The scheduler is killed after it was done, and comes back after this long.
-    /// What is younger than the other time it may have forgotten.
+    /// The scheduler is killed after processing it, and restarts after this long. It may have
+    /// forgotten changes younger than the other time.
     Crash(Duration, Duration),
-    /// The scheduler hangs for so long, and then does what it heard.
+    /// The scheduler hangs for this long, and then processes the received requests.
     Hang(Duration),
 }
 
 impl Weather {
-    /// Any of those that every scheduler has.
+    /// Any fault that every scheduler has.
     pub(crate) fn any(domains: &Domains, dice: &mut Dice) -> Self {
         let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
         match dice.below(16) {
@@ -66,22 +67,22 @@ impl Weather {
     }
 }
 
-/// The weather of the commands at hand, and what of it was met.
+/// The planned faults of the current commands, and those that occurred.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     ahead: BTreeMap<usize, Weather>,
     asked: usize,
-    /// In words, in the order in which it was met.
+    /// By name, in order of occurrence.
     pub(crate) met: Vec<String>,
 }
 
 impl Forecast {
-    /// Of commands that asked nothing yet.
+    /// For commands that have sent no request yet.
     pub(crate) fn of(ahead: BTreeMap<usize, Weather>) -> Self {
         Self { ahead, ..Self::default() }
     }
 
-    /// What the next question meets.
+    /// The fault of the next request.
     pub(crate) fn next(&mut self) -> Option<Weather> {
         self.asked += 1;
         let weather = self.ahead.remove(&self.asked);
@@ -89,7 +90,7 @@ impl Forecast {
         weather
     }
 
-    /// Has this befall the next question instead: the one that met it changes nothing.
+    /// Moves this fault to the next request: the one that met it changes nothing.
     pub(crate) fn postpone(&mut self, weather: Weather) {
         let words = format!("{weather:?}");
         if let Some(at) = self.met.iter().rposition(|it| *it == words) {
@@ -102,17 +103,16 @@ impl Forecast {
 
 /// A scheduler.
 pub(crate) trait World {
-    /// The nodes as they were at first.
+    /// The nodes at the beginning.
     fn begin(&self) -> BTreeMap<String, Fields>;
-    /// `[gate]` and the sources of a configuration, for the command of this number
-    /// in this site.
+    /// `[gate]` and the sources of a configuration, for the command of this number in this site.
     fn gate(&self, site: &Path, command: u32) -> String;
-    /// The weather of the next commands, by the number of the question.
+    /// The planned faults of the next commands, by the number of the request.
     fn expect(&self, weather: BTreeMap<usize, Weather>);
-    /// What of it questions met since then, in words: a command may end before it asks
-    /// so many.
+    /// Names of the faults that requests met since then: a command may end before it sends as
+    /// many requests.
     fn met(&self) -> Vec<String>;
-    /// How many questions a command asks, about: weather beyond them befalls nobody.
+    /// Approximate number of requests of a command: later faults never occur.
     fn questions(&self) -> usize;
     /// This process is that command.
     fn begins(&self, command: u32, victim: Victim);
@@ -120,37 +120,37 @@ pub(crate) trait World {
     fn over(&self, command: u32);
     /// A person changes a node.
     fn edit(&self, node: &str, edit: &Edit);
-    /// Whatever was killed or hangs is back.
+    /// Restarts or continues killed and hung processes.
     fn mend(&self);
-    /// Whether nothing is done to nodes that were measured without workers: where the
-    /// scheduler says which boot a node is in, the gate asks which one was measured.
+    /// True if nodes that were measured without workers are left alone: where the scheduler
+    /// reports a node's boot, the gate compares it with the measured one.
     fn needs_workers(&self) -> bool {
         false
     }
-    /// The scheduler starts again without its state: what was said on nodes is gone.
-    /// False where such a thing does not befall it.
+    /// The scheduler restarts without its state: marks on nodes are gone. False if this world
+    /// does not support it.
     fn forgets(&self) -> bool {
         false
     }
-    /// Waits until nothing that somebody sent is on its way any more.
+    /// Waits until no sent update is in flight any more.
     fn quiet(&self) {}
-    /// An older copy of the journal is put back now. False where that is not played.
+    /// An older copy of the journal is restored now. False if this world does not support it.
     fn restored(&self) -> bool {
         false
     }
-    /// Whether changes arrive late, and people change nodes right after the gate.
+    /// True if changes arrive late, and people change nodes right after the gate.
     fn is_late(&self) -> bool {
         false
     }
-    /// How late a change arrives at most. `FABRICGATE_CHAOS_LATE_S` asks for more.
+    /// Maximum delay of a change. `FABRICGATE_CHAOS_LATE_S` increases it.
     fn latest(&self) -> Duration {
         Duration::from_secs(super::number("FABRICGATE_CHAOS_LATE_S", 6))
     }
-    /// For how long a change of a killed sender may yet land, as the gate is told.
+    /// Time for which a change of a killed sender may still arrive, as the gate is configured.
     fn in_flight(&self) -> Duration {
         self.latest() + Duration::from_secs(4)
     }
-    /// Everything that was asked, told and changed.
+    /// All requests, updates and changes.
     fn log(&self) -> Vec<Entry>;
 }
 

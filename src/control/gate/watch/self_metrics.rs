@@ -106,7 +106,7 @@ impl Default for WatchMetrics {
             "drains_unrecorded",
             "Drains with a fabricgate reason that are missing in the journal",
         );
-        let open = gauge("actions_open", "Actions without an outcome");
+        let open = gauge("actions_open", "Actions without a result");
         let breaker = gauge("breaker_tripped", "1 if only releases are allowed until a reset");
         let running = gauge("jobs_running", "Running jobs");
         let leading = gauge("leading", "1 if this instance is the active one");

@@ -21,9 +21,8 @@ pub struct Removed {
 const EVICTION: &str = "the gate no longer evicts pods: use `kubectl drain`, or a \
                         taint with the effect NoExecute";
 
-const DEVICE: &str = "the gate drains nodes and no longer single GPUs: \
-                      `fabricgate export RUN --to device-taint-rules` writes the DeviceTaintRule, \
-                      which a person applies";
+const DEVICE: &str = "the gate drains nodes and no longer single GPUs: `fabricgate export RUN \
+     --to device-taint-rules` writes the DeviceTaintRule for a user to apply";
 
 /// All removed keys.
 pub const REMOVED: &[Removed] = &[

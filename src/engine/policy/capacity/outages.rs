@@ -20,7 +20,7 @@ pub struct Outages {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OutageSharesError {
     /// It has more nodes out than the domain has.
-    #[error("{out} nodes out at once, in a domain of {nodes}")]
+    #[error("{out} nodes out at the same time, in a domain of {nodes}")]
     TooMany {
         /// Nodes out.
         out: u32,

@@ -34,7 +34,7 @@ pub enum SegmentMixError {
         share: String,
     },
     /// A repeated segment.
-    #[error("segment {0} is named twice")]
+    #[error("duplicate segment {0}")]
     Twice(u32),
     /// Shares whose sum is not finite.
     #[error("the shares are too large to be added")]

@@ -297,8 +297,8 @@ fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     let leaves = format!("{} leaves the most, {:.2} nodes", best.segment, best.usable);
     let Some(second) = outlook.ranking.get(1) else {
         return Some(format!(
-            "{} is the only given segment that has {at_least} nodes or more and fits: it \
-             leaves {:.2} nodes.",
+            "{} is the only given segment with at least {at_least} nodes that fits: it leaves \
+             {:.2} nodes.",
             best.segment, best.usable
         ));
     };
@@ -306,7 +306,7 @@ fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     let places: Vec<String> = outlook.crossings.iter().map(|at| format_percent(*at)).collect();
     let places = match places.as_slice() {
         [] => String::new(),
-        places => format!("; they change places where {} are unavailable", places.join(" and ")),
+        places => format!("; they change places at an unavailability of {}", places.join(" and ")),
     };
     Some(format!("Of segments of {at_least} nodes or more {leaves}, and {next}{places}."))
 }
@@ -327,7 +327,7 @@ fn advise_drain(
         return Some("The next drain costs nothing in this mix.".to_owned());
     }
     let suspect = format!(
-        "a node that has lost {} of its rate where {} of a step waits for it",
+        "a node that has lost {} of its rate, if {} of a step waits for it,",
         format_percent(question.degraded),
         format_percent(question.exposed)
     );
@@ -337,15 +337,13 @@ fn advise_drain(
         gang.ceil().max(1.0)
     );
     let swap = match block.out {
-        0 => "In smaller gangs leave it in service and mark it.".to_owned(),
-        1 => {
-            "In smaller gangs swap: release the one that is out, if the gate drained it and it is \
-              the milder one."
-                .to_owned()
-        }
+        0 => "In smaller gangs, leave it in service and mark it.".to_owned(),
+        1 => "In smaller gangs, swap: release the node that is out, if the gate drained it and it \
+             is the milder one."
+            .to_owned(),
         out => format!(
-            "In smaller gangs swap: drain the worse one, and release the mildest of the {out} that \
-             are out, if the gate drained it."
+            "In smaller gangs, swap: drain the worse node, and release the mildest of the {out} \
+             that are out, if the gate drained it."
         ),
     };
     Some(format!("{worth} {swap}"))

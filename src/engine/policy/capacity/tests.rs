@@ -195,7 +195,7 @@ fn a_mix_is_read_and_weighed() {
     assert_eq!(told("16=0"), "segment 16: share 0, expected a number above 0");
     assert_eq!(told("16=-1"), "segment 16: share -1, expected a number above 0");
     assert_eq!(told("16=nan"), "segment 16: share NaN, expected a number above 0");
-    assert_eq!(told("16=1,16=2"), "segment 16 is named twice");
+    assert_eq!(told("16=1,16=2"), "duplicate segment 16");
     assert_eq!(told("16=1e308,8=1e308"), "the shares are too large to be added");
 }
 
@@ -217,7 +217,7 @@ fn a_mix_stands_in_toml_and_json() {
         ("mix = { a = 1.0 }", "segment \"a\": expected a number of nodes"),
         ("mix = { 16 = -1.0 }", "segment 16: share -1, expected a number above 0"),
         ("mix = { 16 = nan }", "segment 16: share NaN"),
-        ("mix = { 16 = 1.0, 016 = 1.0 }", "segment 16 is named twice"),
+        ("mix = { 16 = 1.0, 016 = 1.0 }", "duplicate segment 16"),
     ] {
         let error = read(text).expect_err(text).to_string();
         assert!(error.contains(said), "{text}: {error}");
@@ -252,7 +252,7 @@ fn what_a_site_has_seen_counts_instead_of_chance() {
         let shares = shares.iter().copied().collect();
         Outages::from_observation(NODES, &shares).expect_err("no observation").to_string()
     };
-    assert_eq!(told(&[(0, 0.9), (19, 0.1)]), "19 nodes out at once, in a domain of 18");
+    assert_eq!(told(&[(0, 0.9), (19, 0.1)]), "19 nodes out at the same time, in a domain of 18");
     assert_eq!(told(&[(0, 1.5)]), "0 nodes out: share 1.5, expected 0 to 1");
     assert_eq!(told(&[(0, f64::NAN)]), "0 nodes out: share NaN, expected 0 to 1");
     assert!(told(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));

@@ -20,12 +20,15 @@ fn a_certificate_is_void_when_the_machine_is_another_or_booted() {
         change(&mut identity);
         explain_void(&certificate, &identity, now).unwrap_or_default()
     };
-    assert_eq!(why(|i| i.gpus[1] = "GPU-c".to_owned()), "1 of its 2 GPUs are not those certified");
+    assert_eq!(
+        why(|i| i.gpus[1] = "GPU-c".to_owned()),
+        "1 of its 2 GPUs are not the certified ones"
+    );
     assert_eq!(
         why(|i| {
             i.gpus.pop();
         }),
-        "1 of the 2 GPUs that were certified are gone"
+        "1 of the 2 certified GPUs are missing"
     );
     assert!(why(|i| i.gpus.swap(0, 1)).contains("another order"));
     assert_eq!(

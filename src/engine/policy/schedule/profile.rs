@@ -85,7 +85,7 @@ fn explain_recheck(
     let differs =
         |a: &Option<String>, b: &Option<String>| matches!((a, b), (Some(a), Some(b)) if a != b);
     if differs(&then.instance, &node.instance) {
-        return Ok("fabricgate drained it, and it is another machine since".to_owned());
+        return Ok("fabricgate drained it, and it has been another machine since".to_owned());
     }
     let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
     if differs(&uid(then), &uid(node)) {

@@ -86,7 +86,7 @@ pub(super) fn find_faults(
             add(FaultKind::Empty, format!("block {name} has no nodes"));
         } else if let Some(size) = size.filter(|size| old && count < *size) {
             let version = if ground.version.is_none() {
-                "the version of Slurm is not known, and up to 24.11 it"
+                "the version of Slurm is unknown, and up to 24.11 it"
             } else {
                 "Slurm up to 24.11"
             };
@@ -108,7 +108,7 @@ pub(super) fn find_faults(
         let begin = topology.map(|name| format!("topology {name}: ")).unwrap_or_default();
         let known: BTreeSet<&NodeName> = ground.nodes.iter().collect();
         for (kind, nodes, what) in [
-            (FaultKind::Stranger, &nodes - &known, "in a block and not known to the scheduler"),
+            (FaultKind::Stranger, &nodes - &known, "in a block and unknown to the scheduler"),
             (FaultKind::Homeless, &known - &nodes, "known to the scheduler and in no block"),
         ] {
             if !nodes.is_empty() {

@@ -52,7 +52,7 @@ fn place<'f>(
     confirmed: bool,
     met: &MeasuredGroups<'f>,
 ) -> Result<(&'f NodeName, &'f DomainName), String> {
-    let node = node.ok_or("which of the two nodes is in the wrong domain is not known")?;
+    let node = node.ok_or("it is unknown which of the two nodes is in the wrong domain")?;
     if !confirmed {
         return Err("no second measurement confirmed it".to_owned());
     }
@@ -62,15 +62,13 @@ fn place<'f>(
     let seen: BTreeSet<&DomainName> = seen.map(|(_, domain)| &domain.name).collect();
     match Vec::from_iter(seen).as_slice() {
         [domain] => Ok((node, *domain)),
-        [] => Err("no run measured it together with nodes of another domain: which block it \
-                   belongs in is not known"
-            .to_owned()),
+        [] => {
+            Err("no run measured it with nodes of another domain, so its block is unknown"
+                .to_owned())
+        }
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
-            Err(format!(
-                "it was measured together with nodes of several domains: {}",
-                names.join(", ")
-            ))
+            Err(format!("it was measured with nodes of several domains: {}", names.join(", ")))
         }
     }
 }

@@ -142,15 +142,14 @@ pub(super) fn pack_outputs(
             if !is_packed(result, &cited) {
                 let nodes = result.nodes.len();
                 let why = format!(
-                    "not packed: it is of {nodes} nodes, and nothing against this \
-                                   node rests on it"
+                    "not packed: it is about {nodes} nodes, and no finding about this node cites it"
                 );
                 entry(stream, None, why);
                 continue;
             }
             let mut remark = match dropped {
                 0 => String::new(),
-                more => format!("{more} bytes more were printed than the run kept; "),
+                more => format!("the tool printed {more} bytes more than the run kept; "),
             };
             let excerpt = match found.remove(name) {
                 Some(Ok(excerpt)) => excerpt,

@@ -16,10 +16,12 @@ use model::id::{DomainName, NodeName};
 use model::tool_recording::ToolRecording;
 
 /// The limits of redaction, for the operator who checks a bundle before sending it.
-pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, addresses, MAC \
+pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, \
+     addresses, MAC \
 addresses, users in home folders, in USER= and in user@host, the DNS suffix of known nodes, and UUIDs of GPUs \
 of other nodes. Left in are names of domains, racks, leaves, rails, switches and jobs; this node's own name, \
-serial numbers and GUIDs; cluster UUIDs; nodes that the run does not know by name; and whatever is encoded.";
+serial numbers and GUIDs; cluster UUIDs; nodes that the run does not know by name; and whatever \
+is encoded.";
 
 /// Path prefixes that are followed by a user name.
 const HOME_PREFIXES: [&str; 3] = ["/home/", "/Users/", "/export/home/"];
@@ -169,7 +171,10 @@ impl Redactor {
         case.facts = case.facts.as_ref().map(|it| self.redact_value(it));
         case.missing = case.missing.iter().map(|it| self.redact_text(it)).collect();
         case.missing.extend(self.kept_words.iter().map(|name| {
-            format!("the name of the node {name} is left in: it is a word of these documents")
+            format!(
+                "the name of the node {name} is not replaced, because these documents use it \
+                 as a keyword"
+            )
         }));
     }
 
@@ -358,7 +363,7 @@ mod tests {
         assert!(!finding.summary.contains("machine"), "{}", finding.summary);
         let keys: Vec<&str> = case.run.claims.nodes.keys().map(NodeName::as_str).collect();
         assert!(keys.iter().any(|it| it.starts_with("partner-")) && !keys.contains(&"machine"));
-        assert!(case.missing.iter().any(|it| it.contains("the node gpu is left in")));
+        assert!(case.missing.iter().any(|it| it.contains("the node gpu is not replaced")));
     }
 
     #[test]

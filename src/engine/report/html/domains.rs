@@ -250,7 +250,8 @@ fn draw_domain(
     let mut left_out = Vec::new();
     if 0 < quiet {
         left_out.push(format!(
-            "{} inside single nodes without anything low or missing are not drawn; the overview has a cell for each GPU.",
+            "{} inside single nodes without low or missing cells are not drawn; the overview has \
+             a cell for each GPU.",
             count_noun(quiet, "matrix", "matrices")
         ));
     }

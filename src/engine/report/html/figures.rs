@@ -290,7 +290,7 @@ fn figure_notes(grid: &HeatmapGrid) -> Vec<String> {
         notes.push(format!("Shown: {left_out}."));
     }
     if svg_heatmap::has_too_many_crosses(grid) {
-        notes.push("Too many cells are not as expected to cross each of them.".to_owned());
+        notes.push("Too many cells differ from the expectation to cross each of them.".to_owned());
     }
     notes
 }

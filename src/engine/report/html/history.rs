@@ -78,7 +78,7 @@ fn build_row(trend: &Trend) -> HtmlTrendRow {
             .map(|a| {
                 let way = if a.shift < 0.0 { "below" } else { "above" };
                 let (size, since) = (format_percent(a.shift.abs()), clip_text(&a.since));
-                format!("{size} {way} what was usual, since {since} ({})", clip_text(&a.at))
+                format!("{size} {way} the usual level, since {since} ({})", clip_text(&a.at))
             })
             .collect(),
         changes: trend
@@ -179,7 +179,8 @@ fn draw_sparkline(trend: &Trend) -> Sparkline {
         let (top, height) = (y(b), (y(a) - y(b)).max(1.0));
         let _ = write!(
             body,
-            "<rect class=\"usual\" x=\"0\" y=\"{top:.1}\" width=\"{WIDTH:.0}\" height=\"{height:.1}\"/>"
+            "<rect class=\"usual\" x=\"0\" y=\"{top:.1}\" width=\"{WIDTH:.0}\" \
+             height=\"{height:.1}\"/>"
         );
     }
     let at = |run: &str| points.iter().position(|p| p.run == run);
@@ -213,7 +214,8 @@ fn draw_sparkline(trend: &Trend) -> Sparkline {
     crate::report::svg_heatmap::escape_markup(&words, &mut name);
     let svg = format!(
         "<svg class=\"spark\" viewBox=\"0 0 {WIDTH:.0} {HEIGHT:.0}\" width=\"{WIDTH:.0}\" \
-         height=\"{HEIGHT:.0}\" role=\"img\" aria-label=\"{name}\"><title>{name}</title>{body}</svg>"
+         height=\"{HEIGHT:.0}\" role=\"img\" \
+         aria-label=\"{name}\"><title>{name}</title>{body}</svg>"
     );
     Sparkline { svg: Value::from_safe_string(svg), words }
 }

@@ -259,7 +259,7 @@ fn the_words_of_a_rack_after_a_repair() {
     ] {
         assert!(words.contains(expected), "{expected}: {words}");
     }
-    assert!(words.contains("5.6 % below what was usual, since 202608"), "{words}");
+    assert!(words.contains("5.6 % below the usual level, since 202608"), "{words}");
     assert!(words.contains("driver from 580.65.06 to 580.82.07"), "{words}");
 }
 

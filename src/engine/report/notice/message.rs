@@ -135,7 +135,7 @@ fn notice_title(news: &NoticeChanges, about: &MessageContext<'_>) -> String {
         parts.push(format!("{} over", news.resolved.len()));
     }
     let what = match about.is_test {
-        true => "a test, nothing has happened".to_owned(),
+        true => "a test message without an event".to_owned(),
         false => parts.join(", "),
     };
     let site = about.site.map(|it| format!(" {}", to_plain(it))).unwrap_or_default();

@@ -364,7 +364,7 @@ fn a_group_names_every_domain_that_it_is_about() {
 }
 
 fn drifting() -> NoticeItem {
-    new_item("drift/domain/d/a".to_owned(), NoticeEvent::Drift, "left what is usual")
+    new_item("drift/domain/d/a".to_owned(), NoticeEvent::Drift, "drifted away from its usual level")
 }
 
 #[test]
