@@ -35,7 +35,7 @@ pub struct LauncherSection {
     #[schemars(with = "LauncherKind")]
     kind: Spanned<LauncherKind>,
     /// With `command`: the arguments that start a program on a node, including `{node}`, such as
-    /// `["ssh", "{node}"]`. Required there, and ignored elsewhere.
+    /// `["ssh", "{node}"]`. Required there, and absent elsewhere.
     #[schemars(with = "Option<Vec<String>>")]
     template: Option<Spanned<Vec<String>>>,
     /// With `sim`: the scenario file of the simulated fabric. Required there, and absent elsewhere.

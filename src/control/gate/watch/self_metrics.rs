@@ -131,7 +131,7 @@ impl Default for WatchMetrics {
             registry.register(name, help, family.clone());
             family
         };
-        let observations = counters("observations", "Times that the scheduler was read, by result");
+        let observations = counters("looks", "Times that the scheduler was read, by result");
         let started = counters("jobs_started", "Jobs that were started, by profile");
         let ended = counters("jobs_ended", "Jobs that ended, by profile and outcome");
         let watched = counters("watch_events", "Events of the watch on nodes, by result");
