@@ -193,8 +193,8 @@ mod tests {
             ("soak = [\"tcp\"]", 8, "soak \"tcp\" is of scope rail, expected"),
             ("soak = [\"gpu-burn\"]", 8, "unknown probe \"gpu-burn\", expected one of"),
         ] {
-            let (place, said) = read(text).expect_err("a mistake");
-            assert!(said.starts_with(expected), "{text}: {said}");
+            let (place, message) = read(text).expect_err("a mistake");
+            assert!(message.starts_with(expected), "{text}: {message}");
             assert_eq!(place, at, "{text}");
         }
         let read = read("rounds = 3\nsoak = [\"soak-copy\"]\nsoak_minutes = 0").expect("good");

@@ -258,10 +258,10 @@ pub fn parse_launcher(
         }
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol)?)),
         LauncherKind::Kubernetes => {
-            let said = section.kubernetes.map(|said| (said.span().start, said.into_inner()));
-            let (at, said) =
-                said.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
-            Launcher::Kubernetes(Box::new(said.into_kubernetes(at, base)?))
+            let pod_section = section.kubernetes.map(|pod_section| (pod_section.span().start, pod_section.into_inner()));
+            let (at, pod_section) =
+                pod_section.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
+            Launcher::Kubernetes(Box::new(pod_section.into_kubernetes(at, base)?))
         }
         LauncherKind::Replay => {
             let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
@@ -309,14 +309,14 @@ impl LauncherSection {
             .unwrap_or_else(|| usual.programs.scontrol.clone());
         let beside = SlurmPrograms::from_scontrol(&scontrol);
         let time_limit = parse_name("time_limit", self.time_limit.as_ref())?;
-        if let (Some(limit), Some(said)) = (&time_limit, &self.time_limit)
+        if let (Some(limit), Some(written)) = (&time_limit, &self.time_limit)
             && !limit.chars().all(|c| c.is_ascii_digit() || matches!(c, ':' | '-'))
         {
             let message = format!(
                 "time_limit {limit:?}, expected minutes or what --time takes: \"90\", \"4:00:00\", \
                  \"1-12\""
             );
-            return Err((said.span().start, message));
+            return Err((written.span().start, message));
         }
         let user = parse_name("user", self.user.as_ref())?;
         let gres = self.gres.map(Spanned::into_inner);

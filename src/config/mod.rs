@@ -169,13 +169,13 @@ struct ProbesSection {
 impl ProbesSection {
     /// The least and the greatest number of readings of each measurement.
     fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
-        let within = |key: &str, said: &Option<Spanned<u32>>, least: u32, unsaid: u32| match said {
+        let within = |key: &str, value: &Option<Spanned<u32>>, least: u32, default: u32| match value {
             Some(n) if !(least..=100).contains(n.get_ref()) => {
                 let message = format!("{key} {}, expected {least} to 100", n.get_ref());
                 Err((n.span().start, message))
             }
             Some(n) => Ok(*n.get_ref()),
-            None => Ok(unsaid),
+            None => Ok(default),
         };
         let readings = within("readings", &self.readings, 1, 1)?;
         let most = readings.max(MOST_READINGS);
@@ -207,8 +207,8 @@ impl ProbesSection {
 }
 
 /// The limits of actions on nodes.
-fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
-    let Some(policy) = said else { return Ok(Policy::default()) };
+fn check_policy(section: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
+    let Some(policy) = section else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;

@@ -200,7 +200,7 @@ impl SourcesSection {
         }
         if let Some(rest) = self.slurmrestd {
             check_address(rest.address.get_ref())
-                .map_err(|said| (rest.address.span().start, said))?;
+                .map_err(|error| (rest.address.span().start, error))?;
             wanted.slurmrestd = Some(SlurmrestdSource {
                 address: rest.address.into_inner().into(),
                 token_file: rest.token_file.map(|file| base.join(file)),

@@ -267,7 +267,7 @@ pub fn parse_watch(
         ("expired", &section.profiles.expired, WatchProfile::Recertify),
         ("missing", &section.profiles.missing, WatchProfile::Admit),
     ]
-    .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
+    .map(|(key, given, usual)| (key, given.as_ref().map_or(usual, |it| *it.get_ref()), given));
     if repaired.1 == WatchProfile::Admit {
         let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
         let message = "repaired = \"admit\": only full runs release a node, expected \
@@ -297,13 +297,13 @@ pub fn parse_watch(
         clean_apart_s: clean::min_clean_gap_s(policy),
     };
     check_renewal(&section, &settings, policy)?;
-    if let Some(asked) =
+    if let Some(given) =
         section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
         && settings.unverified.is_none()
     {
         let message = "expired = \"taint\" with profiles.unverified = \"off\": the taint would \
              never be removed";
-        return Err((asked.span().start, message.to_owned()));
+        return Err((given.span().start, message.to_owned()));
     }
     let pace = WatchIntervals {
         interval,
@@ -428,8 +428,8 @@ mod tests {
             let section: WatchSection = toml::from_str(ahead).expect("a section");
             parse_watch(section, &Policy { certificate_days: days, ..Policy::default() }, None)
         };
-        let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
-        assert!(said.starts_with("expire_ahead_h 30 is not less than the 1 days"), "{said}");
+        let (_, message) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
+        assert!(message.starts_with("expire_ahead_h 30 is not less than the 1 days"), "{message}");
         assert!(read("expire_ahead_h = 23.0", 1).is_ok());
         assert!(read("", 1).is_ok());
     }
