@@ -131,7 +131,7 @@ pub fn parse_gate(
         let message = "[gate.kubernetes] has no effect without through = \"kubernetes\"";
         return Err((section.span().start, message.to_owned()));
     }
-    let told = match (through, &wanted.slurmrestd) {
+    let chosen = match (through, &wanted.slurmrestd) {
         (Some(GateBackendKind::Slurmrestd), None) => {
             let at = section.through.as_ref().map_or(at, |it| it.span().start);
             let message = "through \"slurmrestd\": expected [sources.slurmrestd] with its address";
@@ -166,7 +166,7 @@ pub fn parse_gate(
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
     Ok(GateConfig {
         folder,
-        backend: told,
+        backend: chosen,
         timeouts: SchedulerTimeouts { limit, settle, persist: kept, in_flight },
     })
 }

@@ -212,8 +212,8 @@ impl ProbesSection {
 }
 
 /// The limits of actions on nodes.
-fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
-    let Some(policy) = said else { return Ok(Policy::default()) };
+fn check_policy(section: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
+    let Some(policy) = section else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;

@@ -232,8 +232,8 @@ mod tests {
             ("url_env = \"A\"\non = [\"all\"]", "unknown variant `all`"),
             ("url_env = \"A\"\ntoken = \"x\"", "unknown field `token`"),
         ] {
-            let said = target(rest).expect_err(rest);
-            assert!(said.contains(expected) && !said.contains("secret"), "{rest}: {said}");
+            let message = target(rest).expect_err(rest);
+            assert!(message.contains(expected) && !message.contains("secret"), "{rest}: {message}");
         }
         let twice = "[[target]]\nname = \"a\"\nkind = \"generic\"\nurl_env = \"A\"\n".repeat(2);
         assert!(read(&twice).expect_err("twice").contains("duplicate name"));

@@ -10,9 +10,9 @@ pub(crate) fn first(text: &str) -> Option<ConfigMistake> {
     let file = DeTable::parse(text).ok()?;
     let (_, policy) = file.get_ref().get_key_value("policy")?;
     let policy = policy.get_ref().as_table()?;
-    let said = REMOVED.iter().filter_map(|it| {
+    let removed = REMOVED.iter().filter_map(|it| {
         let (key, _) = policy.get_key_value(it.key)?;
         Some((key.span().start, format!("[policy] {}: removed: {}", it.key, it.instead)))
     });
-    said.min()
+    removed.min()
 }

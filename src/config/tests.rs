@@ -106,29 +106,32 @@ fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
         ("gres = \"x\"", "f.toml:6:1: unknown field `gres`"),
         ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret: \"a b\", expected the name"),
     ] {
-        let said = bad(rest);
-        assert!(said.starts_with(expected), "{rest}: {said}");
+        let message = bad(rest);
+        assert!(message.starts_with(expected), "{rest}: {message}");
     }
-    let said = complaint(&with(""));
-    assert!(said.starts_with("f.toml:4:1: ") && said.contains("expected image"), "{said}");
-    let said = complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
-    assert!(said.ends_with("for pods, set it in [launcher.kubernetes]"), "{said}");
+    let message = complaint(&with(""));
+    assert!(message.starts_with("f.toml:4:1: ") && message.contains("expected image"), "{message}");
+    let message = complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
+    assert!(message.ends_with("for pods, set it in [launcher.kubernetes]"), "{message}");
     let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
-    let said = complaint(other);
-    assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
+    let message = complaint(other);
+    assert!(
+        message.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_key_that_was_removed_is_named_with_its_place_and_what_to_use_instead() {
-    let said = complaint("claims = \"c\"\n[policy]\nper_hour = 0.1\nevict = true\n");
-    assert!(said.starts_with("f.toml:4:1: [policy] evict: removed: "), "{said}");
-    assert!(said.contains("`kubectl drain`"), "{said}");
+    let message = complaint("claims = \"c\"\n[policy]\nper_hour = 0.1\nevict = true\n");
+    assert!(message.starts_with("f.toml:4:1: [policy] evict: removed: "), "{message}");
+    assert!(message.contains("`kubectl drain`"), "{message}");
     // Also if the key had no effect, and if the file has other mistakes.
-    let said = complaint("policy = { evict_s = 9 }\nclaim = \"c\"\n");
-    assert!(said.starts_with("f.toml:1:12: [policy] evict_s: removed: "), "{said}");
+    let message = complaint("policy = { evict_s = 9 }\nclaim = \"c\"\n");
+    assert!(message.starts_with("f.toml:1:12: [policy] evict_s: removed: "), "{message}");
     for removed in REMOVED {
-        let said = complaint(&format!("claims = \"c\"\n[policy]\n{} = 1\n", removed.key));
-        assert!(said.ends_with(removed.instead), "{said}");
+        let message = complaint(&format!("claims = \"c\"\n[policy]\n{} = 1\n", removed.key));
+        assert!(message.ends_with(removed.instead), "{message}");
     }
 }
 
@@ -140,32 +143,35 @@ fn mistakes_are_named_with_line_and_column() {
     assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: kind: unknown variant"));
     let slurm = |rest: &str| with(&format!("[launcher]\nkind = \"slurm\"\n{rest}\n"));
     assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: busy: unknown variant `kill`"));
-    let said = slurm("time_limit = \"soon\"");
-    assert!(said.starts_with("f.toml:4:14: time_limit: \"soon\", expected minutes"), "{said}");
+    let message = slurm("time_limit = \"soon\"");
+    assert!(
+        message.starts_with("f.toml:4:14: time_limit: \"soon\", expected minutes"),
+        "{message}"
+    );
     assert!(slurm("srun = []").starts_with("f.toml:4:8: srun: empty, expected a program"));
     assert_eq!(
         slurm("partition = \"a b\""),
         "f.toml:4:13: partition: \"a b\", expected one argument"
     );
     assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s: -1"));
-    let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
-    assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
+    let message = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
+    assert_eq!(message, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
     assert!(with("[launcher]\nkind = \"command\"\n").contains("expected template"));
     assert!(
         with("[launcher]\nkind = \"command\"\ntemplate = [\"x\"]\n").starts_with("f.toml:4:12")
     );
     assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel: 0"));
-    let said = with("[probes]\nrun = [\"nvbandwith\"]\n");
-    assert!(said.starts_with("f.toml:3:8: unknown probe \"nvbandwith\""), "{said}");
+    let message = with("[probes]\nrun = [\"nvbandwith\"]\n");
+    assert!(message.starts_with("f.toml:3:8: unknown probe \"nvbandwith\""), "{message}");
     assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
     assert!(with("[probes]\nreadings = 0\n").contains("readings: 0"));
     assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));
-    let said = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
-    assert_eq!(said, "f.toml:4:12: template: belongs to kind = \"command\"");
+    let message = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
+    assert_eq!(message, "f.toml:4:12: template: belongs to kind = \"command\"");
     assert!(with("[launcher]\nkind = \"sim\"\n").contains("expected scenario"));
     assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s: -1"));
     assert!(with("[sweep]\npartner = 2\n").starts_with("f.toml:3:1: unknown field"));
-    let said = with("[probes]\nreadings = 3\nmost_readings = 2\n");
-    assert!(said.starts_with("f.toml:4:17: most_readings: 2"), "{said}");
+    let message = with("[probes]\nreadings = 3\nmost_readings = 2\n");
+    assert!(message.starts_with("f.toml:4:17: most_readings: 2"), "{message}");
     assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
 }

@@ -166,11 +166,11 @@ pub fn run_perftest(bench: &ToolInvocation<'_>, args: &[String], reads: bool) ->
     let Some(peer) = options.positional.first() else {
         // The server of a one-sided write prints no rates.
         run.sizes = [1, 0];
-        let answer = perftest::render_bandwidth(bench, &run);
-        if answer.code != 0 {
-            return SimToolReply::Prints(answer);
+        let output = perftest::render_bandwidth(bench, &run);
+        if output.code != 0 {
+            return SimToolReply::Prints(output);
         }
-        return SimToolReply::Serves { port, before: perftest::waiting_text(), answer };
+        return SimToolReply::Serves { port, before: perftest::waiting_text(), answer: output };
     };
     let refused = perftest::server_not_found(peer, port);
     let Some(there) = fabric.node(peer).ok().filter(|at| fabric.nodes[*at].reachable) else {
@@ -192,11 +192,11 @@ pub fn run_iperf3(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolReply {
             answer: SimToolOutput::default(),
         };
     };
-    let told = bench.job.and_then(|job| job.environment.get("FABRICGATE_SIM_RAIL"));
+    let variable = bench.job.and_then(|job| job.environment.get("FABRICGATE_SIM_RAIL"));
     let bound = options
         .get(&["bind-dev"])
         .or_else(|| Some(options.get(&["B", "bind"])?.split_once('%')?.1));
-    let rail = bound.or(told.map(String::as_str)).and_then(network::parse_rail).unwrap_or(0);
+    let rail = bound.or(variable.map(String::as_str)).and_then(network::parse_rail).unwrap_or(0);
     let failed =
         |why: &str| render::iperf::render_failure(&format!("unable to connect to server: {why}"));
     let Ok(here) = fabric.node(bench.scope) else {

@@ -324,9 +324,9 @@ impl ToolInvocation<'_> {
         let fallback = self.scenario.faults.iter().any(
             |fault| matches!(fault, SimFault::CollectiveFallback { scope } if scope == self.scope),
         );
-        let told = |name: &str, value: &str| self.nccl_variable(name) == Some(value);
+        let is_set = |name: &str, value: &str| self.nccl_variable(name) == Some(value);
         let off_fabric = fallback
-            || told("NCCL_MNNVL_ENABLE", "0")
+            || is_set("NCCL_MNNVL_ENABLE", "0")
             || gpus.iter().any(|gpu| fabric.route(first, *gpu) == CopyRoute::Nic)
             || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
         let several = gpus.iter().any(|gpu| fabric.gpus[*gpu].node != fabric.gpus[first].node);
@@ -336,7 +336,7 @@ impl ToolInvocation<'_> {
                 .iter()
                 .any(|gpu| fabric.link_share(*gpu) == 0.0 || !fabric.node_of(*gpu).fabric_up);
         match (several, off_fabric) {
-            (true, true) if told("NCCL_IB_DISABLE", "1") => SimCollectiveTransport::Socket,
+            (true, true) if is_set("NCCL_IB_DISABLE", "1") => SimCollectiveTransport::Socket,
             (true, true) => SimCollectiveTransport::Nic,
             (false, _) if here => SimCollectiveTransport::Pcie,
             _ => SimCollectiveTransport::NvLink,

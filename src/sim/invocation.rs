@@ -313,10 +313,10 @@ impl ToolInvocation<'_> {
         }
         if case.is_multinode() {
             let unreachable = gpus.iter().find(|gpu| !self.fabric.node_of(**gpu).imex);
-            let stranger =
+            let foreign =
                 gpus.iter().find(|gpu| self.fabric.route(gpus[0], **gpu) == CopyRoute::Nic);
             let refused = self.scenario.tools.cross_domain == CrossDomainCopy::Error;
-            if let Some(gpu) = unreachable.or(stranger.filter(|_| refused)) {
+            if let Some(gpu) = unreachable.or(foreign.filter(|_| refused)) {
                 let name = "CUDA_ERROR_INVALID_HANDLE";
                 return Some(SimToolFailure {
                     what: format!("[{name}] {}", cuda_error_text(name)),

@@ -203,16 +203,16 @@ fn usage_error(text: &str) -> SimToolOutput {
 
 /// The output if mpirun's daemon does not start on a host.
 fn daemon_failure(host: &str, why: &str) -> SimToolOutput {
-    let mut answer = usage_error(
+    let mut output = usage_error(
         "ORTE was unable to reliably start one or more daemons.\n\
          A daemon on a node of the job could not be reached or did not report back.\n",
     );
-    let told = match why {
+    let message = match why {
         "No route to host" => format!("ssh: connect to host {host} port 22: {why}\n"),
         _ => format!("ssh: Could not resolve hostname {host}: {why}\n"),
     };
-    answer.stderr.insert_str(0, &told);
-    answer
+    output.stderr.insert_str(0, &message);
+    output
 }
 
 /// The output if mpirun does not find the program.
@@ -224,18 +224,18 @@ pub fn program_not_found(node: &str, program: &str) -> SimToolOutput {
 }
 
 /// Adds mpirun's output for a rank with a nonzero exit code.
-pub fn add_epilogue(answer: SimToolOutput) -> SimToolOutput {
-    if answer.code == 0 {
-        return answer;
+pub fn add_epilogue(output: SimToolOutput) -> SimToolOutput {
+    if output.code == 0 {
+        return output;
     }
-    let code = answer.code;
+    let code = output.code;
     let stderr = format!(
         "{}{SEPARATOR}Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n{SEPARATOR}\
          {SEPARATOR}mpirun detected that one or more processes exited with non-zero status.\n\n\
          \x20 Exit code:    {code}\n{SEPARATOR}",
-        answer.stderr
+        output.stderr
     );
-    SimToolOutput { stderr, ..answer }
+    SimToolOutput { stderr, ..output }
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl ToolInvocation<'_> {
         racks.sort_unstable();
         racks.dedup();
         let first = gpus.first().map(domain);
-        let stranger = gpus.iter().position(|gpu| Some(domain(gpu)) != first);
+        let foreign = gpus.iter().position(|gpu| Some(domain(gpu)) != first);
         let across = cases::cases_of_version(NvbandwidthLayout::V0_8, true);
         let copies = across.iter().find(|case| case.is_multinode());
         let failed = || copies.and_then(|case| self.test_failure(case, &gpus));
@@ -85,7 +85,7 @@ impl ToolInvocation<'_> {
             gpus,
             tests: Vec::new(),
             failure,
-            foreign_rank: stranger,
+            foreign_rank: foreign,
         };
         if run.foreign_rank.is_some() || run.failure.is_some() {
             return Ok(run);

@@ -42,8 +42,8 @@ pub fn record_scenario(
             }
             let repeats = if is_measurement(*what) { readings } else { 1 };
             // Recordings of collectives can contain NCCL's debug output.
-            let asked = *what == RecordedTool::Collectives && scenario.tools.nccl_debug;
-            let job = asked.then(debug_job);
+            let has_debug = *what == RecordedTool::Collectives && scenario.tools.nccl_debug;
+            let job = has_debug.then(debug_job);
             for reading in 0..repeats {
                 let job = job.as_ref();
                 let bench = ToolInvocation {
@@ -56,7 +56,7 @@ pub fn record_scenario(
                     prior_readings: reading,
                     job,
                 };
-                for (name, mut answer) in outputs(&bench, *what) {
+                for (name, mut output) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
                     if is_missing(&bench, stem) {
@@ -67,7 +67,7 @@ pub fn record_scenario(
                     match find_misbehaviour(&bench, stem) {
                         None => {}
                         Some(ToolMisbehaviour::Garbage) => {
-                            answer = SimToolOutput::success(GARBAGE.to_owned());
+                            output = SimToolOutput::success(GARBAGE.to_owned());
                         }
                         // Timed out or over the limit: no output is kept.
                         Some(ToolMisbehaviour::Hangs | ToolMisbehaviour::Floods) => continue,
@@ -75,7 +75,7 @@ pub fn record_scenario(
                     let path = format!("{folder}/{stem}{number}.{extension}");
                     // The rail is not part of the tool's name.
                     let tool = stem.split_once("_rail").map_or(stem, |(tool, _)| tool);
-                    files.insert(path, truncate_output(&bench, tool, answer.combined()));
+                    files.insert(path, truncate_output(&bench, tool, output.combined()));
                 }
             }
         }
@@ -90,8 +90,8 @@ pub fn record_scenario(
 
 /// A job with NCCL's debug output, as probes request it.
 fn debug_job() -> MpiJob {
-    let told = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING")];
-    let environment = told.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let variables = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING")];
+    let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     MpiJob { hosts: Vec::new(), environment }
 }
 
@@ -122,11 +122,11 @@ fn record_between_domains(
                 prior_readings: 0,
                 job: Some(&job),
             };
-            for (name, answer) in outputs(&bench, RecordedTool::NvbandwidthBetween) {
+            for (name, output) in outputs(&bench, RecordedTool::NvbandwidthBetween) {
                 if is_missing(&bench, "nvbandwidth") {
                     continue;
                 }
-                files.insert(format!("domains/{scope}/{name}"), answer.combined());
+                files.insert(format!("domains/{scope}/{name}"), output.combined());
             }
         }
     }
@@ -230,7 +230,7 @@ fn folder(fabric: &SimFabric, scope: &str, across: bool) -> String {
 
 fn outputs(bench: &ToolInvocation<'_>, what: RecordedTool) -> Vec<(String, SimToolOutput)> {
     let tools = &bench.scenario.tools;
-    let one = |name: &str, answer| vec![(name.to_owned(), answer)];
+    let one = |name: &str, output| vec![(name.to_owned(), output)];
     match what {
         RecordedTool::Nvbandwidth
         | RecordedTool::NvbandwidthDomain
@@ -292,11 +292,11 @@ fn nic_outputs(bench: &ToolInvocation<'_>) -> Vec<(String, SimToolOutput)> {
                 true => format!("ib_write_bw_{}.txt", network::rail_name(rail)),
                 false => "ib_write_bw.txt".to_owned(),
             };
-            let answer = match network.is_up(node, rail) {
+            let output = match network.is_up(node, rail) {
                 true => render::perftest::render_bandwidth(bench, &SimPerftestRun::all_sizes(rail)),
                 false => render::perftest::link_down(),
             };
-            (name, answer)
+            (name, output)
         })
         .collect()
 }

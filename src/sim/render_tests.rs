@@ -61,8 +61,8 @@ impl SimRack {
     }
 }
 
-fn read(answer: &SimToolOutput) -> ParseOutput {
-    outputs::parse_output(answer.combined().as_bytes())
+fn read(output: &SimToolOutput) -> ParseOutput {
+    outputs::parse_output(output.combined().as_bytes())
 }
 
 /// The fields of the rows in a table of nccl-tests.
@@ -121,8 +121,8 @@ fn gpus_of_one_process_have_one_pid() {
     let each = ["21000", "21000", "21003", "21003"];
     assert_eq!(pids(&two.stdout), [each, each].concat());
     for (thread, device) in [("21000:21090", 0), ("21000:21091", 1), ("21003:21093", 2)] {
-        let told = format!("n2:{thread} [{device}] NCCL INFO ");
-        assert!(two.stdout.contains(&told), "{told}: {}", two.stdout);
+        let prefix = format!("n2:{thread} [{device}] NCCL INFO ");
+        assert!(two.stdout.contains(&prefix), "{prefix}: {}", two.stdout);
     }
     // One rank per GPU, as probes request it.
     let apart = rack.says("n1", "mpirun --host n1:4 all_reduce_perf -g 1 -b 1M -e 1M");
@@ -158,8 +158,8 @@ fn tools_on_a_node_without_any_gpu_fail_as_the_real_ones_do() {
     let no_device = "no CUDA-capable device is detected";
     let copies = rack.says("n1", "nvbandwidth -t host_to_device_memcpy_ce");
     assert_eq!(copies.code, 1);
-    let told = format!("[CUDA_ERROR_NO_DEVICE] {no_device} in expression cuInit(0) in int main");
-    assert!(copies.stderr.starts_with(&told), "{copies:?}");
+    let message = format!("[CUDA_ERROR_NO_DEVICE] {no_device} in expression cuInit(0) in int main");
+    assert!(copies.stderr.starts_with(&message), "{copies:?}");
     assert!(!copies.stdout.contains("Running"), "{}", copies.stdout);
     let parsed = read(&copies);
     assert_eq!(parsed.problems[0].code.as_deref(), Some("CUDA_ERROR_NO_DEVICE"));
@@ -173,9 +173,9 @@ fn tools_on_a_node_without_any_gpu_fail_as_the_real_ones_do() {
     assert!(peers.stdout.ends_with(&format!(": '{no_device}'\n")), "{peers:?}");
     let reduce = rack.says("n1", "all_reduce_perf -g 4");
     assert_eq!(reduce.code, 2);
-    let told =
+    let message =
         format!("# Using devices\nn1: Test CUDA failure common.cu:1013 '{no_device}'\n .. n1 ");
-    assert!(reduce.stdout.contains(&told), "{}", reduce.stdout);
+    assert!(reduce.stdout.contains(&message), "{}", reduce.stdout);
     let problems = read(&reduce).problems;
     let is_it = |code: &Option<String>| code.as_deref() == Some("cudaErrorNoDevice");
     assert!(problems.iter().any(|it| is_it(&it.code) && it.host.as_deref() == Some("n1")));
@@ -299,10 +299,10 @@ fn nccl_names_the_cluster_that_nvidia_smi_names() {
     assert_ne!(smi("n1"), smi("n2"));
     assert_eq!(smi("n2"), smi("m1"));
     let bench = rack.bench("r", 0);
-    let told = MpiEnvironment::from([("NCCL_DEBUG".to_owned(), "INFO".to_owned())]);
+    let environment = MpiEnvironment::from([("NCCL_DEBUG".to_owned(), "INFO".to_owned())]);
     let args = ["-b", "1M", "-e", "1M"].map(str::to_owned);
     let Some(tool_dispatch::SimToolReply::Prints(answer)) =
-        tool_dispatch::call_tool(&bench, "all_reduce_perf", &args, &told)
+        tool_dispatch::call_tool(&bench, "all_reduce_perf", &args, &environment)
     else {
         panic!("it says")
     };

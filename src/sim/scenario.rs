@@ -355,8 +355,8 @@ fn expand_domains(
     let mut taken = BTreeSet::new();
     for group in &groups {
         let wrong = |why: &str| {
-            let told = format!("[[{section}]] `{}`: {why}", group.name);
-            Err(lines.error_at_key(&format!("{section}/{}", group.section), "name", &told))
+            let message = format!("[[{section}]] `{}`: {why}", group.name);
+            Err(lines.error_at_key(&format!("{section}/{}", group.section), "name", &message))
         };
         if !taken.insert(&group.name) {
             return wrong("the name is taken");
@@ -404,35 +404,35 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named_by_its_line() {
-        let says = |text: &str, told: &str| {
+        let fails = |text: &str, expected: &str| {
             let scenario = Scenario::parse(text).map_err(|error| error.to_string());
             let error = scenario.and_then(|it| SimFabric::build(&it).map(drop)).expect_err(text);
-            assert!(error.starts_with(told), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         };
         let with = |more: &str| format!("{RACK}{more}");
-        says(
+        fails(
             &RACK.replace("gb200-nvl72", "gb2000"),
             "line 5: [[domain]] `r`: no platform `gb2000`",
         );
-        says(&RACK.replace("n[1-2]", "n1,n1"), "line 4: [[domain]] `r`: n1 is in two places");
-        says(&with("gpus_per_node = 9\n"), "line 6: [[domain]] `r`: 9 GPUs per node");
-        says(&with("[[domain]]\nname=\"r\"\nnodes=\"m\"\nplatform=\"gh200\"\n"), "line 7: ");
-        says(&format!("readings = 0\n{RACK}"), "line 1: readings = 0: expected 1 to 1000");
-        says(&with("[noise]\ndip_rate = 2.0\nsigma = 0.01\n"), "line 7: noise.dip_rate = 2");
-        says(&with("[noise]\ndip_depth = [0.5, 0.1]\n"), "line 7: noise.dip_depth = [0.5, 0.1]");
-        says(&with("[tools]\nmissing = [\"x\"]\n"), "line 7: tools.missing: no tool `x`");
-        says(&with("[network]\nrails = 0\n"), "line 7: network.rails: expected 1 to 64");
-        says(&with("[[leaf]]\nname=\"l\"\nnodes=\"q\"\n"), "line 6: [[leaf]] `l`: no node `q`");
+        fails(&RACK.replace("n[1-2]", "n1,n1"), "line 4: [[domain]] `r`: n1 is in two places");
+        fails(&with("gpus_per_node = 9\n"), "line 6: [[domain]] `r`: 9 GPUs per node");
+        fails(&with("[[domain]]\nname=\"r\"\nnodes=\"m\"\nplatform=\"gh200\"\n"), "line 7: ");
+        fails(&format!("readings = 0\n{RACK}"), "line 1: readings = 0: expected 1 to 1000");
+        fails(&with("[noise]\ndip_rate = 2.0\nsigma = 0.01\n"), "line 7: noise.dip_rate = 2");
+        fails(&with("[noise]\ndip_depth = [0.5, 0.1]\n"), "line 7: noise.dip_depth = [0.5, 0.1]");
+        fails(&with("[tools]\nmissing = [\"x\"]\n"), "line 7: tools.missing: no tool `x`");
+        fails(&with("[network]\nrails = 0\n"), "line 7: network.rails: expected 1 to 64");
+        fails(&with("[[leaf]]\nname=\"l\"\nnodes=\"q\"\n"), "line 6: [[leaf]] `l`: no node `q`");
         let claim = "[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n";
-        says(&with(claim), "line 6: claim `c` names m, which no [[domain]] has");
+        fails(&with(claim), "line 6: claim `c` names m, which no [[domain]] has");
         let first = "[[fault]]\nkind=\"fabric-down\"\nnode=\"n1\"\n";
         let second = "[[fault]]\nkind=\"gpu-parked\"\ngpu=\"n1:7\"\n";
-        let told = "line 9: fault 2: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3";
-        says(&with(&format!("{first}{second}")), told);
+        let expected = "line 9: fault 2: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3";
+        fails(&with(&format!("{first}{second}")), expected);
         let slow = "[[fault]]\nkind=\"power-cap\"\nnode=\"n1\"\nshare=7.0\n";
-        says(&with(slow), "line 9: fault 1: share = 7");
+        fails(&with(slow), "line 9: fault 1: share = 7");
         let later = "[[later]]\nfrom_round = 2\nfault = { kind = \"fabric-down\", node = \"q\" }\n";
-        says(&with(later), "line 8: later 1: no node `q`");
+        fails(&with(later), "line 8: later 1: no node `q`");
         // A delayed fault that has begun counts as a normal fault on the same line.
         let scenario = Scenario::parse(&with(later)).expect("it makes sense so far");
         let age = BurnInAge { round: 2, ..BurnInAge::default() };
@@ -442,52 +442,55 @@ mod tests {
 
     #[test]
     fn mistakes_end_in_one_sentence_that_names_them() {
-        let says = |text: &str, what: &str| {
+        let fails = |text: &str, what: &str| {
             let message = Scenario::parse(text).expect_err(text).to_string();
             assert!(message.contains(what), "{message}");
         };
-        says(&RACK.replace("gb200-nvl72", "gb2000"), "no platform `gb2000`");
-        says(&RACK.replace("n[1-2]", "n[1-"), "never closed");
-        says(&RACK.replace("n[1-2]", "n1,n1"), "n1 is in two places");
-        says(&RACK.replace("title", "tittle"), "unknown field `tittle`");
-        says(
+        fails(&RACK.replace("gb200-nvl72", "gb2000"), "no platform `gb2000`");
+        fails(&RACK.replace("n[1-2]", "n[1-"), "never closed");
+        fails(&RACK.replace("n[1-2]", "n1,n1"), "n1 is in two places");
+        fails(&RACK.replace("title", "tittle"), "unknown field `tittle`");
+        fails(
             &format!("{RACK}[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n"),
             "names m, which no [[domain]] has",
         );
-        says(
+        fails(
             &format!("{RACK}[[fault]]\nkind=\"truncated\"\nscope=\"r\"\ntool=\"nvband\"\n"),
             "no tool `nvband`",
         );
-        says(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
-        says(&RACK.replace("\"r\"", "\"../x\""), "expected letters, digits");
-        says(&RACK.replace("\"r\"", "\"n1\""), "this is the name of a node");
+        fails(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
+        fails(&RACK.replace("\"r\"", "\"../x\""), "expected letters, digits");
+        fails(&RACK.replace("\"r\"", "\"n1\""), "this is the name of a node");
         let again = "[[domain]]\nname=\"r\"\nnodes=\"m1\"\nplatform=\"gb200-nvl72\"\n";
-        says(&format!("{RACK}{again}"), "the name is taken");
-        says(&format!("readings=0\n{RACK}"), "expected 1 to 1000");
+        fails(&format!("{RACK}{again}"), "the name is taken");
+        fails(&format!("readings=0\n{RACK}"), "expected 1 to 1000");
     }
 
     #[test]
     fn faults_that_would_do_nothing_or_leave_nothing_are_refused() {
-        let says = |fault: &str, what: &str| {
+        let fails = |fault: &str, what: &str| {
             let text = format!("{RACK}[[fault]]\n{fault}\n");
             let message = Scenario::parse(&text).expect_err(&text).to_string();
             assert!(message.contains(": fault 1: ") && message.contains(what), "{message}");
         };
-        says("kind=\"power-cap\"\nnode=\"n1\"\nshare=0.0", "expected 0.001 to 1");
-        says("kind=\"drift\"\ngpu=\"n1:0\"\nshare=0.5", "each of six readings");
+        fails("kind=\"power-cap\"\nnode=\"n1\"\nshare=0.0", "expected 0.001 to 1");
+        fails("kind=\"drift\"\ngpu=\"n1:0\"\nshare=0.5", "each of six readings");
         for depth in ["[1.0, 1.0]", "[2.0, 2.0]", "[0.4, 0.1]", "[nan, nan]"] {
             let dips = format!("kind=\"dips\"\ngpu=\"n1:0\"\nrate=1.0\ndepth={depth}");
-            says(&dips, "smallest, largest");
+            fails(&dips, "smallest, largest");
         }
-        says("kind=\"tool-error\"\nnode=\"n1\"\ntestcase=\"nosuch\"", "no test `nosuch`");
+        fails("kind=\"tool-error\"\nnode=\"n1\"\ntestcase=\"nosuch\"", "no test `nosuch`");
         let setting = |value: &str| {
             format!(
                 "kind=\"nccl-setting\"\nscope=\"r\"\nname=\"NCCL_NVLS_ENABLE\"\nvalue=\"{value}\""
             )
         };
-        says(&setting("1"), "NCCL_NVLS_ENABLE=0");
-        says("kind=\"slow-pair\"\na=\"n1:0\"\nb=\"n1:0\"\nshare=0.5", "expected two");
-        says("kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5", "expected 0 to 1");
+        fails(&setting("1"), "NCCL_NVLS_ENABLE=0");
+        fails("kind=\"slow-pair\"\na=\"n1:0\"\nb=\"n1:0\"\nshare=0.5", "expected two");
+        fails(
+            "kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5",
+            "expected 0 to 1",
+        );
         let good = format!("{RACK}[[fault]]\n{}\n", setting("0"));
         assert!(Scenario::parse(&good).is_ok());
     }

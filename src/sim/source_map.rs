@@ -94,16 +94,17 @@ mod tests {
         let text = "title = \"t\"\nreadings = 0\n[noise]\nsigma = 2\n\n[[fault]]\nkind = \"a\"\n\
                     [[fault]]\nkind = \"b\"\nshare = 2\n[[later]]\nfault = { kind = \"c\" }\n";
         let lines = ScenarioSourceMap::from_toml(text);
-        let says = |part: &str, why: &str, told: &str| assert_eq!(lines.error_at(part, why), told);
-        says("", "readings = 0: too few", "line 2: readings = 0: too few");
-        says("", "noise.sigma: too much", "line 4: noise.sigma: too much");
-        says("noise", "depth: what", "line 3: depth: what");
-        says("fault/0", "no GPU `x`", "line 6: no GPU `x`");
-        says("fault/1", "share = 2: no", "line 10: share = 2: no");
-        says("later/0/fault", "no node `x`", "line 12: no node `x`");
+        let gives =
+            |part: &str, why: &str, expected: &str| assert_eq!(lines.error_at(part, why), expected);
+        gives("", "readings = 0: too few", "line 2: readings = 0: too few");
+        gives("", "noise.sigma: too much", "line 4: noise.sigma: too much");
+        gives("noise", "depth: what", "line 3: depth: what");
+        gives("fault/0", "no GPU `x`", "line 6: no GPU `x`");
+        gives("fault/1", "share = 2: no", "line 10: share = 2: no");
+        gives("later/0/fault", "no node `x`", "line 12: no node `x`");
         assert_eq!(lines.error_at_named("fault/1", "fault 2", "share"), "line 10: fault 2: share");
         // A part that is in no file, as a study adds it.
-        says("fault/2", "no node `x`", "no node `x`");
+        gives("fault/2", "no node `x`", "no node `x`");
         assert_eq!(ScenarioSourceMap::from_toml("= no toml").error_at("fault/0", "why"), "why");
     }
 }

@@ -118,8 +118,8 @@ pub fn call_tool(
     if name == "mpirun" {
         return Some(run_mpirun(bench, args, environment));
     }
-    let told = MpiJob { hosts: Vec::new(), environment: environment.clone() };
-    let bench = &ToolInvocation { job: bench.job.or(Some(&told)), ..*bench };
+    let placed = MpiJob { hosts: Vec::new(), environment: environment.clone() };
+    let bench = &ToolInvocation { job: bench.job.or(Some(&placed)), ..*bench };
     if let Some(reply) = invocation_misbehaviour(bench, name) {
         return Some(reply);
     }
@@ -343,12 +343,12 @@ fn run_nccl_tests(
     }
     let run =
         SimCollectiveRun { gpus_per_process: each, ..bench.run_collective(name, sizes, gpus)? };
-    let mut answer = render::nccl::render_text(bench, &run);
+    let mut output = render::nccl::render_text(bench, &run);
     if let Some(path) = flag_values(args, &["-J", "--output_file"]).into_iter().next() {
-        answer.stdout = format!("# Writing JSON output to {path}\n{}", answer.stdout);
-        answer.file = Some((path, render::nccl_json::render_json(bench, &run)));
+        output.stdout = format!("# Writing JSON output to {path}\n{}", output.stdout);
+        output.file = Some((path, render::nccl_json::render_json(bench, &run)));
     }
-    Some(answer)
+    Some(output)
 }
 
 fn run_nvidia_smi(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput {

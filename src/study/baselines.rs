@@ -38,14 +38,14 @@ pub(super) fn accuse_parts(
     let quartiles = [0.25, 0.75].map(|q| stats::quantile(&mut values, q).unwrap_or(0.0));
     let fence = |times: f64| quartiles[0] - times * (quartiles[1] - quartiles[0]);
     let (retest, readings) = retest_low_pairs(world, expected * FLOOR_SHARE, swept, instrument);
-    let accused = [
+    let blamed = [
         below(expected * FLOOR_SHARE),
         below(median * FLOOR_SHARE),
         below(fence(1.5)),
         below(fence(3.0)),
         retest,
     ];
-    (accused, readings)
+    (blamed, readings)
 }
 
 /// The median of all readings of each part, in both directions.

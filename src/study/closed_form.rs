@@ -44,7 +44,7 @@ pub struct ClosedFormOdds {
 impl ClosedFormOdds {
     /// At this relative standard deviation of a reading.
     pub fn from_sigma(sigma: f64) -> Self {
-        let looks = PARTNERS.map(|partners| {
+        let low_chances = PARTNERS.map(|partners| {
             let error = stats::median_error(sigma, partners as usize);
             stats::median_chance(
                 low_reading_chance(sigma, MIN_EFFECT.max(SIGNIFICANCE_Z * error)),
@@ -62,7 +62,7 @@ impl ClosedFormOdds {
         // Either the same pair is low again, or one of its ends is low with other partners.
         let again = 2.0 * (three + more) + 4.0 * repeated_end_chance(sigma);
         Self {
-            convicted_gpus: SWEEPS * ends * looks[0] * looks[1],
+            convicted_gpus: SWEEPS * ends * low_chances[0] * low_chances[1],
             convicted_pairs: SWEEPS * suspected_pairs * again,
             suspected_pairs,
         }

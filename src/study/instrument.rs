@@ -114,9 +114,9 @@ impl SimInstrument<'_> {
         let fill = |word: &String| word.replace("{peer_address}", &peer).replace("{port}", "20000");
         let argv: Vec<String> = step.argv.iter().map(fill).collect();
         let bench = self.new_invocation(step, reading, step.nodes[0].as_str(), None);
-        let answer =
+        let output =
             tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-        readers::outputs::parse_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes())
+        readers::outputs::parse_streams(output.stdout.as_bytes(), output.stderr.as_bytes())
     }
 
     fn new_invocation<'b>(

@@ -45,9 +45,9 @@ const READINGS: [u32; 2] = [1, 5];
 /// Result of one point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StudyPoint {
-    /// The fleet and its measurement.
+    /// The simulated setting.
     pub setting: StudySetting,
-    /// The counts of this setting.
+    /// Score of fabricgate's scheme.
     pub scheme: StudyTally,
     /// Scores of the simpler rules, in the order of [`BASELINES`].
     pub baselines: [StudyTally; 5],
@@ -123,27 +123,27 @@ fn run_trial(
     probes: &[&Probe],
     shapes: &mut OutputShapes,
 ) -> (StudyTally, [StudyTally; 5]) {
-    let guilty = ground.draw_faulty_parts(setting, key);
-    let scenario = ground.build_scenario(setting, key, &guilty);
+    let faulty = ground.draw_faulty_parts(setting, key);
+    let scenario = ground.build_scenario(setting, key, &faulty);
     let fabric = SimFabric::build(&scenario).expect("a scenario of the study can be built");
     let mut instrument =
         SimInstrument { scenario: &scenario, fabric: &fabric, shapes, renders_outputs: false };
     let swept = sweep::run_sweep(&build_request(ground, probes, key), &mut instrument);
-    let (accused, retests) =
+    let (blamed, retests) =
         baselines::accuse_parts(ground.world, ground.expected, &swept, &instrument);
-    let mut rivals = accused.map(|accused| StudyTally::from_accused(&accused, &guilty));
+    let mut rivals = blamed.map(|blamed| StudyTally::from_accused(&blamed, &faulty));
     let [one_number @ .., retest] = &mut rivals;
     for rival in one_number {
         (rival.rounds, rival.readings) = swept.fast_stage;
     }
     retest.rounds = swept.models.len() as u64 * (1 + u64::from(0 < retests));
     retest.readings = swept.matching_readings + retests;
-    let mut ours = StudyTally::from_verdicts(
+    let mut scheme = StudyTally::from_verdicts(
         setting,
         &fabric,
         [&swept.first_verdicts, &swept.final_verdicts],
-        &guilty,
+        &faulty,
     );
-    (ours.rounds, ours.readings) = (swept.rounds, swept.readings);
-    (ours, rivals)
+    (scheme.rounds, scheme.readings) = (swept.rounds, swept.readings);
+    (scheme, rivals)
 }

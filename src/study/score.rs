@@ -59,16 +59,16 @@ impl StudyTally {
     }
 
     /// The score of one sweep in which a simple rule blamed these parts.
-    pub(super) fn from_accused(accused: &BTreeSet<usize>, guilty: &BTreeSet<usize>) -> Self {
-        let found = accused.intersection(guilty).count() as u64;
-        let innocent = accused.difference(guilty).count() as u64;
+    pub(super) fn from_accused(blamed: &BTreeSet<usize>, faulty: &BTreeSet<usize>) -> Self {
+        let found = blamed.intersection(faulty).count() as u64;
+        let healthy = blamed.difference(faulty).count() as u64;
         Self {
             sweeps: 1,
-            faults: guilty.len() as u64,
+            faults: faulty.len() as u64,
             found,
-            missed: guilty.len() as u64 - found,
-            false_blames: innocent,
-            false_sweeps: u64::from(0 < innocent),
+            missed: faulty.len() as u64 - found,
+            false_blames: healthy,
+            false_sweeps: u64::from(0 < healthy),
             ..Self::default()
         }
     }
@@ -78,24 +78,24 @@ impl StudyTally {
         setting: &StudySetting,
         fabric: &SimFabric,
         [first, last]: [&Verdicts; 2],
-        guilty: &BTreeSet<usize>,
+        faulty: &BTreeSet<usize>,
     ) -> Self {
         let world = setting.world;
-        let blamed = StudyBlame::from_findings(world, fabric, last.findings.iter(), guilty);
-        let before = StudyBlame::from_findings(world, fabric, first.findings.iter(), guilty);
-        let convicted = last.findings.iter().filter(|finding| finding.confirmed);
-        let convicted = StudyBlame::from_findings(world, fabric, convicted, guilty);
+        let blamed = StudyBlame::from_findings(world, fabric, last.findings.iter(), faulty);
+        let before = StudyBlame::from_findings(world, fabric, first.findings.iter(), faulty);
+        let confirmed = last.findings.iter().filter(|finding| finding.confirmed);
+        let confirmed = StudyBlame::from_findings(world, fabric, confirmed, faulty);
         let mut tally = Self {
             sweeps: 1,
-            faults: guilty.len() as u64,
+            faults: faulty.len() as u64,
             found: blamed.found.len() as u64,
             false_blames: blamed.innocent,
             false_sweeps: u64::from(0 < blamed.innocent),
             false_suspicions: before.innocent,
-            false_confirmed: convicted.innocent,
+            false_confirmed: confirmed.innocent,
             ..Self::default()
         };
-        for unit in guilty.difference(&blamed.found) {
+        for unit in faulty.difference(&blamed.found) {
             let node = NodeName::from(fabric.nodes[node_of(world, fabric, *unit)].name.as_str());
             let verdict = last.nodes.iter().find(|n| n.node == node);
             let detectable = verdict.and_then(|n| n.detectable);
@@ -131,30 +131,30 @@ impl StudyBlame {
         world: StudyWorld,
         fabric: &SimFabric,
         findings: impl Iterator<Item = &'f Finding>,
-        guilty: &BTreeSet<usize>,
+        faulty: &BTreeSet<usize>,
     ) -> Self {
         let mut blamed = Self::default();
-        let mut innocent: BTreeSet<String> = BTreeSet::new();
+        let mut healthy: BTreeSet<String> = BTreeSet::new();
         for finding in findings.filter(|finding| Outcome::Unknown < finding.outcome) {
             let locus = &finding.locus;
             let own = parts_of_locus(world, fabric, locus.node.as_ref(), locus.gpu);
-            let mut guilty_ones: BTreeSet<usize> = own.intersection(guilty).copied().collect();
+            let mut faulty_parts: BTreeSet<usize> = own.intersection(faulty).copied().collect();
             if locus.kind == LocusKind::Pair {
                 let peer = locus.peer.as_deref().unwrap_or_default();
                 let gpu = peer.rsplit_once(':').and_then(|(n, g)| Some((n, g.parse().ok()?)));
                 let (node, gpu) = gpu.map_or((peer, None), |(node, gpu)| (node, Some(gpu)));
                 let peer = parts_of_locus(world, fabric, Some(&NodeName::from(node)), gpu);
-                guilty_ones.extend(peer.intersection(guilty));
-                blamed.in_pair.extend(&guilty_ones);
+                faulty_parts.extend(peer.intersection(faulty));
+                blamed.in_pair.extend(&faulty_parts);
             } else {
-                blamed.found.extend(&guilty_ones);
+                blamed.found.extend(&faulty_parts);
             }
-            if guilty_ones.is_empty() {
+            if faulty_parts.is_empty() {
                 // Two findings about one part count as one blame.
-                innocent.insert(locus.to_string().replace(" tx", "").replace(" rx", ""));
+                healthy.insert(locus.to_string().replace(" tx", "").replace(" rx", ""));
             }
         }
-        blamed.innocent = innocent.len() as u64;
+        blamed.innocent = healthy.len() as u64;
         blamed
     }
 }

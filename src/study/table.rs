@@ -66,20 +66,20 @@ fn faulty_table(points: &[StudyPoint]) -> Table {
     header.extend(BASELINES.iter().map(|name| format!("{name}: found / false")));
     table.set_header(header);
     for point in points {
-        let (setting, ours) = (point.setting, &point.scheme);
-        let faults = |count: u64| format_percent(ratio(count, ours.faults));
+        let (setting, scheme) = (point.setting, &point.scheme);
+        let faults = |count: u64| format_percent(ratio(count, scheme.faults));
         let mut row = vec![
             format_percent(setting.loss),
             setting.faults.to_string(),
-            ours.sweeps.to_string(),
-            faults(ours.found),
-            faults(ours.in_pair),
-            faults(ours.beyond),
-            faults(ours.missed),
-            per_sweep(ours.false_blames, ours),
-            ours.false_sweeps.to_string(),
-            per_sweep(ours.rounds, ours),
-            per_sweep(ours.readings, ours),
+            scheme.sweeps.to_string(),
+            faults(scheme.found),
+            faults(scheme.in_pair),
+            faults(scheme.beyond),
+            faults(scheme.missed),
+            per_sweep(scheme.false_blames, scheme),
+            scheme.false_sweeps.to_string(),
+            per_sweep(scheme.rounds, scheme),
+            per_sweep(scheme.readings, scheme),
         ];
         row.extend(point.baselines.iter().map(|rival| {
             format!(
@@ -106,8 +106,8 @@ fn healthy_table(points: &[StudyPoint]) -> Table {
         "readings",
     ]);
     for point in points {
-        let row = |name: &str, tally: &StudyTally, ours: bool| {
-            let only = |count: u64| if ours { count.to_string() } else { "-".to_owned() };
+        let row = |name: &str, tally: &StudyTally, is_scheme: bool| {
+            let only = |count: u64| if is_scheme { count.to_string() } else { "-".to_owned() };
             vec![
                 name.to_owned(),
                 tally.sweeps.to_string(),
@@ -203,7 +203,7 @@ struct StudyDocumentRule {
 /// All points as one document.
 pub fn build_document(points: &[StudyPoint], seed: u64) -> StudyDocument {
     let points = points.iter().map(|point| {
-        let ours = StudyDocumentRule { rule: "fabricgate", tally: point.scheme };
+        let scheme = StudyDocumentRule { rule: "fabricgate", tally: point.scheme };
         let rivals = BASELINES.iter().zip(point.baselines);
         let rivals = rivals.map(|(rule, tally)| StudyDocumentRule { rule, tally });
         StudyDocumentPoint {
@@ -211,7 +211,7 @@ pub fn build_document(points: &[StudyPoint], seed: u64) -> StudyDocument {
             sigma: point.setting.sigma,
             loss: point.setting.loss,
             faults: point.setting.faults,
-            rules: std::iter::once(ours).chain(rivals).collect(),
+            rules: std::iter::once(scheme).chain(rivals).collect(),
         }
     });
     StudyDocument { format: STUDY_FORMAT, seed, points: points.collect() }

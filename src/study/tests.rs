@@ -11,8 +11,8 @@ fn setting(world: StudyWorld, sigma: f64, loss: f64, faults: usize) -> StudySett
 fn run_one_sweep(setting: &StudySetting, trial: u64, rendered: bool) -> sweep::StudySweep {
     let ground = StudyGround::new(setting.world);
     let key = trial_key(setting, 1, trial);
-    let guilty = ground.draw_faulty_parts(setting, key);
-    let scenario: Scenario = ground.build_scenario(setting, key, &guilty);
+    let faulty = ground.draw_faulty_parts(setting, key);
+    let scenario: Scenario = ground.build_scenario(setting, key, &faulty);
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let catalog = ProbeCatalog::built_in();
     let names = setting.world.probes().iter();

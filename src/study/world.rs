@@ -104,28 +104,28 @@ impl StudyGround {
         key: NoiseKey,
     ) -> BTreeSet<usize> {
         let units = self.world.units();
-        let mut guilty = BTreeSet::new();
+        let mut faulty = BTreeSet::new();
         let mut number = 0;
-        while guilty.len() < setting.faults.min(units) {
+        while faulty.len() < setting.faults.min(units) {
             let pick =
                 (key.with_name("guilty").with_part(number).fraction() * units as f64).floor();
-            guilty.extend((0..units).find(|unit| *unit as f64 >= pick));
+            faulty.extend((0..units).find(|unit| *unit as f64 >= pick));
             number += 1;
         }
-        guilty
+        faulty
     }
 
     pub(super) fn build_scenario(
         &self,
         setting: &StudySetting,
         key: NoiseKey,
-        guilty: &BTreeSet<usize>,
+        faulty: &BTreeSet<usize>,
     ) -> Scenario {
         let (dip_rate, dip_depth) = DIPS;
         let share = 1.0 - setting.loss;
         let faults = match self.world {
-            StudyWorld::Domain => guilty.iter().flat_map(|gpu| slow_gpu(*gpu, share)).collect(),
-            StudyWorld::Fleet => guilty.iter().map(|node| slow_nic(*node, share)).collect(),
+            StudyWorld::Domain => faulty.iter().flat_map(|gpu| slow_gpu(*gpu, share)).collect(),
+            StudyWorld::Fleet => faulty.iter().map(|node| slow_nic(*node, share)).collect(),
         };
         Scenario {
             seed: key.value(),

@@ -231,7 +231,7 @@ fn compare_scores(
             let ours = scores.get(uuid).and_then(|it| it.get(peer));
             // The PCI Express term is less than one link.
             let links = score / 100;
-            let says = match ours {
+            let verdict = match ours {
                 // A pair with a missing direction has no equal scores.
                 _ if there != back => "hami-asymmetric",
                 None => "not-measured",
@@ -247,12 +247,12 @@ fn compare_scores(
                 }
                 Some(_) => "as-believed",
             };
-            lower += u32::from(says == "lower");
-            unmeasured += u32::from(says == "not-measured");
-            equal += u32::from(says == "as-believed");
+            lower += u32::from(verdict == "lower");
+            unmeasured += u32::from(verdict == "not-measured");
+            equal += u32::from(verdict == "as-believed");
             let shown = |value: Option<String>| value.unwrap_or_default();
             out.push_str(&format!(
-                "{},{},{},{score},{links},{},{},{says}\n",
+                "{},{},{},{score},{links},{},{},{verdict}\n",
                 escape_field(node.as_str()),
                 escape_field(uuid),
                 escape_field(peer),

@@ -290,8 +290,8 @@ fn a_node_or_a_domain_that_the_run_does_not_have_is_refused_and_not_passed_over(
             assert_eq!(refusal(to, &nodes), "--nodes: the run has no n99", "{to}");
         }
         if takes.contains(&"domain") {
-            let said = refusal(to, &domain);
-            assert_eq!(said, "--domain nowhere: the run has b, rack a/1", "{to}");
+            let message = refusal(to, &domain);
+            assert_eq!(message, "--domain nowhere: the run has b, rack a/1", "{to}");
         }
     }
 }

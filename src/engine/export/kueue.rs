@@ -31,12 +31,12 @@ pub(super) fn topology_levels() -> Value {
 }
 
 /// The number of verified nodes per domain, as comment lines.
-pub(super) fn count_comments(map: &VerifiedMap, said: &ExportLabelSet) -> String {
+pub(super) fn count_comments(map: &VerifiedMap, label_set: &ExportLabelSet) -> String {
     let mut out = String::new();
     for domain in &map.domains {
         let nodes = domain.nodes();
         let is_verified = |node: &&&model::id::NodeName| {
-            said.nodes.get(**node).is_some_and(|it| it[VERIFIED_DOMAIN].is_some())
+            label_set.nodes.get(**node).is_some_and(|it| it[VERIFIED_DOMAIN].is_some())
         };
         let verified = nodes.iter().filter(is_verified).count();
         let name = model::text::clean(&domain.name);
@@ -46,7 +46,7 @@ pub(super) fn count_comments(map: &VerifiedMap, said: &ExportLabelSet) -> String
 }
 
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
-    let said = labels::collect_labels(map, options)?;
+    let label_set = labels::collect_labels(map, options)?;
     let topology = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Topology",
@@ -65,12 +65,12 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
          # Pods of one domain: annotation kueue.x-k8s.io/podset-required-topology: \
          {VERIFIED_DOMAIN}\n{}",
         map.comment_lines("#"),
-        count_comments(map, &said)
+        count_comments(map, &label_set)
     );
     let mut files =
         vec![ExportFile::text("kueue.yaml", yaml::render_documents(&comment, &[topology, flavor]))];
-    files.extend(labels::label_files(map, &said));
-    Ok(ExportOutput { files, remarks: said.remarks })
+    files.extend(labels::label_files(map, &label_set));
+    Ok(ExportOutput { files, remarks: label_set.remarks })
 }
 
 /// Target `--to kai`: KAI-Scheduler's Topology (`kai.scheduler/v1alpha1`) over the same labels.

@@ -58,7 +58,7 @@ pub(super) fn collect_labels(
     map: &VerifiedMap,
     options: &ExportOptions,
 ) -> Result<ExportLabelSet, ExportRefusal> {
-    let mut said = ExportLabelSet { nodes: BTreeMap::new(), remarks: Vec::new() };
+    let mut label_set = ExportLabelSet { nodes: BTreeMap::new(), remarks: Vec::new() };
     let (mut silent, mut nameless) = (Vec::new(), Vec::new());
     for (node, member) in select_members(map, options)? {
         if !is_object_name(node.as_str()) {
@@ -66,21 +66,21 @@ pub(super) fn collect_labels(
         } else if is_unknown(member) {
             silent.push(node.to_string());
         } else {
-            said.nodes.insert(node.clone(), node_labels(map, node, member));
+            label_set.nodes.insert(node.clone(), node_labels(map, node, member));
         }
     }
-    let mut told = |names: &[String], why: &str| {
+    let mut remark = |names: &[String], why: &str| {
         if !names.is_empty() {
-            said.remarks.push(format!("{why}: {}", names.join(", ")));
+            label_set.remarks.push(format!("{why}: {}", names.join(", ")));
         }
     };
-    told(&silent, "this run does not cover these nodes, their labels stay");
-    told(&nameless, "left out because these are not valid Kubernetes node names");
-    if said.nodes.is_empty() {
-        let why = said.remarks.join("; ");
+    remark(&silent, "this run does not cover these nodes, their labels stay");
+    remark(&nameless, "left out because these are not valid Kubernetes node names");
+    if label_set.nodes.is_empty() {
+        let why = label_set.remarks.join("; ");
         return refuse(format!("no node to label. {why}"));
     }
-    Ok(said)
+    Ok(label_set)
 }
 
 /// Whether the run has no result for a node. A node with a finding but without a number for any
@@ -125,13 +125,13 @@ pub(super) fn is_object_name(name: &str) -> bool {
 }
 
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
-    let said = collect_labels(map, options)?;
-    Ok(ExportOutput { files: label_files(map, &said), remarks: said.remarks })
+    let label_set = collect_labels(map, options)?;
+    Ok(ExportOutput { files: label_files(map, &label_set), remarks: label_set.remarks })
 }
 
-pub(super) fn label_files(map: &VerifiedMap, said: &ExportLabelSet) -> Vec<ExportFile> {
+pub(super) fn label_files(map: &VerifiedMap, label_set: &ExportLabelSet) -> Vec<ExportFile> {
     let mut alike: BTreeMap<&ExportNodeLabels, Vec<&NodeName>> = BTreeMap::new();
-    for (node, labels) in &said.nodes {
+    for (node, labels) in &label_set.nodes {
         alike.entry(labels).or_default().push(node);
     }
     let mut groups: Vec<_> = alike.into_iter().collect();
@@ -154,7 +154,7 @@ pub(super) fn label_files(map: &VerifiedMap, said: &ExportLabelSet) -> Vec<Expor
         script.push('\n');
     }
     let mut patches = String::new();
-    for (node, labels) in &said.nodes {
+    for (node, labels) in &label_set.nodes {
         let line = json!({
             "run": map.run.id, "node": node.as_str(), "patch": { "metadata": { "labels": labels } },
         });

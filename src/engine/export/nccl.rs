@@ -69,11 +69,11 @@ pub struct EnvironmentDocument<'a> {
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     let allocation = JobAllocation::from_options(map, options)?;
     let (mut set, mut unset) = (Vec::new(), Vec::new());
-    for told in [multi_node_variable(map, &allocation), hca_variable(map, &allocation)] {
-        told.map_or_else(|it| unset.push(it), |it| set.push(it));
+    for variable in [multi_node_variable(map, &allocation), hca_variable(map, &allocation)] {
+        variable.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
-    for told in hybrid_ep_variables(&allocation) {
-        told.map_or_else(|it| unset.push(it), |it| set.push(it));
+    for variable in hybrid_ep_variables(&allocation) {
+        variable.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
     let file = match options.form.as_deref() {
         None | Some("shell") => ExportFile::text("nccl.env.sh", render_shell(map, &set, &unset)),

@@ -62,14 +62,14 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         return refuse("no node to start Ray on");
     }
     let mut remarks = Vec::new();
-    let mut told = |names: &[String], why: &str| {
+    let mut remark = |names: &[String], why: &str| {
         if !names.is_empty() {
             remarks.push(format!("{why}: {}", names.join(", ")));
         }
     };
-    told(&unmeasured, "in no measured domain, so without a domain resource");
-    told(&faulty, "failed, so without a domain resource");
-    told(&strange, "left out because these can name more than one node");
+    remark(&unmeasured, "in no measured domain, so without a domain resource");
+    remark(&faulty, "failed, so without a domain resource");
+    remark(&strange, "left out because these can name more than one node");
 
     let document = json!({ "note": map.header_lines(), "run": map.run.id, "nodes": resources });
     let files = vec![

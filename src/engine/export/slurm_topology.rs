@@ -251,7 +251,7 @@ fn level_sizes(
         TopologyForm::Yaml => sizes().any(|size| *base <= size),
         TopologyForm::Conf => sizes().all(|size| *base <= size),
     };
-    let told = |separator: &str| {
+    let sizes_text = |separator: &str| {
         let all: Vec<String> = map.block_sizes.iter().map(usize::to_string).collect();
         all.join(separator)
     };
@@ -259,11 +259,11 @@ fn level_sizes(
         remarks.push(format!(
             "the site's block sizes are {}, and these blocks are too small for {base}: one level \
              is written",
-            told(", ")
+            sizes_text(", ")
         ));
         return None;
     }
-    Some(if form == TopologyForm::Yaml { told(", ") } else { told(",") })
+    Some(if form == TopologyForm::Yaml { sizes_text(", ") } else { sizes_text(",") })
 }
 
 /// The base block size: the requested one, or the largest that these blocks allow.
@@ -382,12 +382,12 @@ fn change_existing(
         );
     }
     // The header of an earlier fabricgate export is replaced.
-    let ours = |line: &&str| {
+    let is_own = |line: &&str| {
         ["# made by fabricgate ", "# SIMULATED: ", "# PARTIAL: "]
             .iter()
             .any(|it| line.starts_with(it))
     };
-    let skip: usize = text.split_inclusive('\n').take_while(ours).map(str::len).sum();
+    let skip: usize = text.split_inclusive('\n').take_while(is_own).map(str::len).sum();
     let text = &text[skip..];
     let mut wanted = TopologyRequest { topology: options.topology.clone(), moves: BTreeMap::new() };
     let mut remarks = Vec::new();

@@ -126,8 +126,8 @@ fn every_target_for_kubernetes_and_ray_says_what_was_measured() {
         }
     }
     let all: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    let told: Vec<&str> = OWN.iter().chain(KUBERNETES).copied().chain(["map"]).collect();
-    assert!(all.iter().all(|name| told.contains(name)), "a target without a golden: {all:?}");
+    let listed: Vec<&str> = OWN.iter().chain(KUBERNETES).copied().chain(["map"]).collect();
+    assert!(all.iter().all(|name| listed.contains(name)), "a target without a golden: {all:?}");
 }
 
 /// The targets for Kubernetes and Ray.
@@ -145,9 +145,9 @@ fn the_same_run_gives_the_same_bytes_whatever_the_order_of_its_cells() {
     turned.verdicts.findings.reverse();
     turned.verdicts.nodes.reverse();
     for target in TARGETS {
-        let asked = options_for(target.name);
+        let options = options_for(target.name);
         assert_eq!(fixture::map(&run).matrix, fixture::map(&turned).matrix);
-        let written = |run: &Run| (target.write)(&fixture::map(run), &asked);
+        let written = |run: &Run| (target.write)(&fixture::map(run), &options);
         assert_eq!(written(&run), written(&turned), "{}", target.name);
     }
 }
@@ -246,17 +246,17 @@ fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
 #[test]
 fn a_form_that_the_existing_file_does_not_have_is_refused_and_not_passed_over() {
     let file = "BlockName=rack1 Nodes=n[01-04]\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
-    let asked = |form: &str| ExportOptions {
+    let options = |form: &str| ExportOptions {
         from: Some(file.to_owned()),
         form: Some(form.to_owned()),
         ..ExportOptions::default()
     };
     let run = fixture::racks();
-    assert_eq!(export(&run, "slurm-topology", &asked("conf")).files[0].name, "topology.conf");
-    let said = refusal(&run, "slurm-topology", &asked("yaml"));
-    assert!(said.contains("--form: the file of --from is a topology.conf"), "{said}");
-    let said = refusal(&run, "slurm-topology", &asked("json"));
-    assert!(said.contains("expected yaml or conf"), "{said}");
+    assert_eq!(export(&run, "slurm-topology", &options("conf")).files[0].name, "topology.conf");
+    let message = refusal(&run, "slurm-topology", &options("yaml"));
+    assert!(message.contains("--form: the file of --from is a topology.conf"), "{message}");
+    let message = refusal(&run, "slurm-topology", &options("json"));
+    assert!(message.contains("expected yaml or conf"), "{message}");
 }
 
 #[test]
@@ -279,21 +279,21 @@ fn a_node_of_which_nobody_knows_its_gpus_does_not_hide_one_that_has_too_few() {
     let mut run = fixture::racks();
     run.claims.domains[1].gpus_per_node = None;
     fixture::forget(&mut run, "n05");
-    let asked = ExportOptions { gpus_per_node: Some(8), ..nodes(&["n01", "n05"]) };
-    let said = refusal(&run, "ranks", &asked);
-    assert!(said.contains("--gpus-per-node 8: a node has 4"), "{said}");
+    let options = ExportOptions { gpus_per_node: Some(8), ..nodes(&["n01", "n05"]) };
+    let message = refusal(&run, "ranks", &options);
+    assert!(message.contains("--gpus-per-node 8: a node has 4"), "{message}");
 }
 
 #[test]
 fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
     let layout =
         |tp, pp, names: &[&str]| ExportOptions { tp: Some(tp), pp: Some(pp), ..nodes(names) };
-    let said =
+    let warnings =
         |options: &ExportOptions| export(&fixture::racks(), "ranks", options).remarks.join("\n");
-    assert_eq!(said(&layout(4, 2, &["n01", "n02", "n05", "n06"])), "");
-    let crossing = said(&layout(8, 1, &["n01", "n05"]));
+    assert_eq!(warnings(&layout(4, 2, &["n01", "n02", "n05", "n06"])), "");
+    let crossing = warnings(&layout(8, 1, &["n01", "n05"]));
     assert!(crossing.contains("ranks 0 to 7 reaches from another domain into rack2"), "{crossing}");
-    let uneven = said(&layout(4, 2, &["n01", "n02", "n03"]));
+    let uneven = warnings(&layout(4, 2, &["n01", "n02", "n03"]));
     assert!(
         uneven.contains(
             "TP x PP = 8 does not divide the 12 GPUs in rack1; 2 of its nodes hold 1 whole"
@@ -418,7 +418,7 @@ fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
 #[test]
 fn a_place_says_no_smallest_loss_where_one_node_has_none() {
     use crate::place;
-    let asked = place::PlacementRequest {
+    let request = place::PlacementRequest {
         count: 2,
         level: place::PlacementLevel::Node,
         node: None,
@@ -427,7 +427,7 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
         allow_degraded: false,
     };
     let detectable = |run: &Run| {
-        place::choose_placement(&fixture::map(run), &asked).expect("two of four").detectable
+        place::choose_placement(&fixture::map(run), &request).expect("two of four").detectable
     };
     let mut run = fixture::racks();
     assert_eq!(detectable(&run), Some(0.02));
@@ -453,14 +453,14 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
         written(Some(partitions), options).expect_err("refused").to_string()
     };
     let flat: &[(&str, &str)] = &[("main", "default"), ("probe", "topo-flat")];
-    let said = refused(flat, &plain);
-    assert!(said.contains("partition probe names topology topo-flat"), "{said}");
-    assert!(said.contains("--from FILE") && !said.contains("--topology"), "{said}");
+    let message = refused(flat, &plain);
+    assert!(message.contains("partition probe names topology topo-flat"), "{message}");
+    assert!(message.contains("--from FILE") && !message.contains("--topology"), "{message}");
     let conf = ExportOptions { form: Some("conf".to_owned()), ..ExportOptions::default() };
     assert!(refused(flat, &conf).contains("--from FILE"));
     // The site's only topology has a custom name: with that name the file is complete.
-    let said = refused(&[("main", "racks")], &plain);
-    assert!(said.contains("expected --topology racks, or --from FILE"), "{said}");
+    let message = refused(&[("main", "racks")], &plain);
+    assert!(message.contains("expected --topology racks, or --from FILE"), "{message}");
     let named = ExportOptions { topology: Some("racks".to_owned()), ..ExportOptions::default() };
     for (partitions, options) in [
         (Some(&[("main", "racks")][..]), &named),

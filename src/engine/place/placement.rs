@@ -186,23 +186,23 @@ pub enum PlacementError {
 /// Selects a placement.
 pub fn choose_placement(
     map: &VerifiedMap,
-    asked: &PlacementRequest,
+    request: &PlacementRequest,
 ) -> Result<Placement, PlacementError> {
-    let (scope, nodes) = resolve_scope(map, asked)?;
+    let (scope, nodes) = resolve_scope(map, request)?;
     let mut excluded = Vec::new();
     let mut parts: Vec<PlacementPart> = Vec::new();
     for node in nodes {
         let Some(member) = map.members.get(&node) else { continue };
-        if let Some(why) = exclusion_reason(member, asked) {
+        if let Some(why) = exclusion_reason(member, request) {
             excluded.push(ExcludedPart { part: node.to_string(), why });
             continue;
         }
-        match asked.level {
+        match request.level {
             PlacementLevel::Node => parts.push(PlacementPart { node, gpu: None, uuid: None }),
-            PlacementLevel::Gpu => collect_gpus(&node, member, asked, &mut parts, &mut excluded),
+            PlacementLevel::Gpu => collect_gpus(&node, member, request, &mut parts, &mut excluded),
         }
     }
-    let strengths = build_strengths(map, asked.level, &parts);
+    let strengths = build_strengths(map, request.level, &parts);
     let few = |what: String| {
         let out = match excluded.len() {
             0 => String::new(),
@@ -211,15 +211,15 @@ pub fn choose_placement(
         PlacementError::TooFew(format!("{what} in {scope}{out}"))
     };
     let (wanted, has) =
-        (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
-    if asked.count == 0 || parts.len() < asked.count {
+        (request.level.format_count(request.count), request.level.format_count(parts.len()));
+    if request.count == 0 || parts.len() < request.count {
         return Err(few(format!("{wanted} requested, {has} eligible")));
     }
     let mut choices = Vec::new();
-    for way in &asked.rules {
+    for way in &request.rules {
         let choice = match way {
-            PlacementRule::Best => choose_best(&strengths, &parts, asked.count),
-            PlacementRule::Spare => choose_spare(&strengths, &parts, asked.count),
+            PlacementRule::Best => choose_best(&strengths, &parts, request.count),
+            PlacementRule::Spare => choose_spare(&strengths, &parts, request.count),
         };
         let choice = choice.ok_or_else(|| {
             let what = match way {
@@ -245,7 +245,7 @@ pub fn choose_placement(
     Ok(Placement {
         format: PLACEMENT_FORMAT,
         run: map.run.clone(),
-        level: asked.level,
+        level: request.level,
         scope,
         candidates: parts.len(),
         excluded,
@@ -258,11 +258,11 @@ pub fn choose_placement(
 /// The scope in words, and its candidates by name.
 fn resolve_scope(
     map: &VerifiedMap,
-    asked: &PlacementRequest,
+    request: &PlacementRequest,
 ) -> Result<(String, Vec<NodeName>), PlacementError> {
     let question = |why: String| Err(PlacementError::InvalidRequest(why));
-    if let Some(node) = &asked.node {
-        return match (asked.level, map.members.contains_key(node)) {
+    if let Some(node) = &request.node {
+        return match (request.level, map.members.contains_key(node)) {
             (PlacementLevel::Node, _) => question(
                 "--node: a single node leaves no choice of nodes, expected --level gpu".to_owned(),
             ),
@@ -279,7 +279,7 @@ fn resolve_scope(
             n => format!("{} and {} more", names[..8].join(", "), n - 8),
         }
     };
-    let domain: &MapDomain = match &asked.domain {
+    let domain: &MapDomain = match &request.domain {
         Some(name) => match map.domain(name) {
             Some(domain) => domain,
             None => return question(format!("--domain {name}: the run has {}", all())),
@@ -297,17 +297,17 @@ fn resolve_scope(
 }
 
 /// Why no part of this node is eligible.
-fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<String> {
+fn exclusion_reason(member: &MapMember, request: &PlacementRequest) -> Option<String> {
     let has_gpu_to_blame = member.gpus.values().any(|gpu| gpu.outcome.is_some());
     match member.outcome {
         _ if member.reach == MeasuredReach::Nothing => Some("not measured".to_owned()),
-        _ if asked.level == PlacementLevel::Node && member.reach != MeasuredReach::Across => {
+        _ if request.level == PlacementLevel::Node && member.reach != MeasuredReach::Across => {
             Some("not measured against other nodes".to_owned())
         }
         Outcome::Pass => None,
         // Only one GPU of the node is faulty; the other GPUs are eligible.
-        Outcome::Degraded if asked.allow_degraded => None,
-        Outcome::Degraded if asked.level == PlacementLevel::Gpu && has_gpu_to_blame => None,
+        Outcome::Degraded if request.allow_degraded => None,
+        Outcome::Degraded if request.level == PlacementLevel::Gpu && has_gpu_to_blame => None,
         outcome => Some(format!("{outcome}: {}", member.reason)),
     }
 }
@@ -316,13 +316,13 @@ fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<Stri
 fn collect_gpus(
     node: &NodeName,
     member: &MapMember,
-    asked: &PlacementRequest,
+    request: &PlacementRequest,
     parts: &mut Vec<PlacementPart>,
     excluded: &mut Vec<ExcludedPart>,
 ) {
     for (index, gpu) in &member.gpus {
         match gpu.outcome {
-            Some(Outcome::Degraded) if asked.allow_degraded => {}
+            Some(Outcome::Degraded) if request.allow_degraded => {}
             None | Some(Outcome::Pass) => {}
             Some(outcome) => {
                 let why = format!("{outcome}: {}", join_class_names(&gpu.classes));

@@ -120,7 +120,7 @@ mod tests {
         #[test]
         fn the_first_of_all_are_chosen(
             leaves in proptest::collection::vec(0usize..4, 1..12),
-            asked in proptest::collection::vec((0usize..5, any::<u16>(), any::<bool>()), 1..20),
+            requests in proptest::collection::vec((0usize..5, any::<u16>(), any::<bool>()), 1..20),
             wanted in 1usize..5,
         ) {
             let name = |at: usize| NodeName::from(format!("n{at}"));
@@ -128,7 +128,7 @@ mod tests {
             let leaf = |node: &NodeName| leaves[nodes.iter().position(|n| n == node).expect("known")];
             let mut good = PartnerPool::new(nodes.clone());
             let mut used = vec![0; nodes.len()];
-            for (home, met, too) in asked {
+            for (home, met, too) in requests {
                 let met: BTreeSet<&NodeName> =
                     nodes.iter().enumerate().filter(|(at, _)| met >> at & 1 == 1).map(|(_, n)| n).collect();
                 let mut all: Vec<usize> =

@@ -26,8 +26,8 @@ pub struct ImexTenant {
 
 /// All users of an IMEX domain or channel, from the schedulers' current reports. `is_own`
 /// recognises the ComputeDomains that fabricgate created.
-pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec<ImexTenant> {
-    let domains = said.iter().filter(|it| it.source.kind == SourceKind::ComputeDomains);
+pub fn find_tenants(reports: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec<ImexTenant> {
+    let domains = reports.iter().filter(|it| it.source.kind == SourceKind::ComputeDomains);
     let groups = domains.flat_map(|it| &it.groups).filter(|it| it.kind == NodeGroupKind::Imex);
     let mut tenants: Vec<ImexTenant> = groups
         .filter(|group| !group.nodes.is_empty() && !is_own(&group.name))
@@ -36,11 +36,11 @@ pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec
             nodes: group.nodes.iter().cloned().collect(),
         })
         .collect();
-    let has_channels = said.iter().any(|it| {
+    let has_channels = reports.iter().any(|it| {
         it.settings.get("SwitchType").is_some_and(|switch| switch.contains(IMEX_CHANNEL_PLUGIN))
     });
     if has_channels {
-        let nodes = said.iter().filter(|it| it.source.kind == SourceKind::SlurmNodes);
+        let nodes = reports.iter().filter(|it| it.source.kind == SourceKind::SlurmNodes);
         let busy = nodes.flat_map(|it| &it.nodes).filter(|(_, node)| node.busy == Some(true));
         tenants.extend(busy.map(|(name, _)| ImexTenant {
             who: "a job with an IMEX channel (switch/nvidia_imex)".to_owned(),
@@ -72,16 +72,16 @@ pub fn find_blocked_domains(
                 by_who.entry(&tenant.who).or_default().insert(node.as_str());
             }
         }
-        let told: Vec<String> = by_who
+        let listed: Vec<String> = by_who
             .into_iter()
             .map(|(who, nodes)| format!("{who} on {}", hostlist::fold(nodes)))
             .collect();
-        if !told.is_empty() {
+        if !listed.is_empty() {
             let why = format!(
                 "{} is in use by {}, which a probe across it could disturb; --even-if-tenants \
                  accepts that risk",
                 domain.name,
-                told.join(", ")
+                listed.join(", ")
             );
             refused.insert(domain.name.clone(), why);
         }
@@ -111,14 +111,14 @@ mod tests {
 
     fn compute_domain(name: &str, nodes: &[&str]) -> SourceReport {
         let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
-        let mut said = SourceReport::new(SourceKind::ComputeDomains, "cluster");
-        said.groups.push(NodeGroup::new(
+        let mut report = SourceReport::new(SourceKind::ComputeDomains, "cluster");
+        report.groups.push(NodeGroup::new(
             NodeGroupKind::Imex,
             "ComputeDomain",
             name.to_owned(),
             nodes,
         ));
-        said
+        report
     }
 
     fn slurm(switch: &str, busy: &[(&str, bool)]) -> Vec<SourceReport> {
@@ -142,9 +142,9 @@ mod tests {
         // The tenant's nodes are not among the chosen ones.
         let chosen = claims(&[("rack1", "n[1-2]"), ("rack2", "n[5-6]")]);
         let tenants = find_tenants(&[compute_domain("team/train", &["n3", "n4"])], own);
-        let told = find_blocked_domains(&tenants, &fleet, &chosen, |_| true);
-        assert_eq!(told.len(), 1, "{told:?}");
-        let why = &told[&DomainName::from("rack1")];
+        let blocked = find_blocked_domains(&tenants, &fleet, &chosen, |_| true);
+        assert_eq!(blocked.len(), 1, "{blocked:?}");
+        let why = &blocked[&DomainName::from("rack1")];
         assert!(why.contains("ComputeDomain team/train on n[3-4]"), "{why}");
         assert!(why.contains("--even-if-tenants"), "{why}");
         // A node that is left out still belongs to the domain.
@@ -171,8 +171,8 @@ mod tests {
         let fleet = claims(&[("rack1", "n[1-4]")]);
         let busy = [("n1", false), ("n3", true), ("n4", true)];
         let with = find_tenants(&slurm("switch/nvidia_imex", &busy), own);
-        let told = find_blocked_domains(&with, &fleet, &fleet, |_| true);
-        let why = &told[&DomainName::from("rack1")];
+        let blocked = find_blocked_domains(&with, &fleet, &fleet, |_| true);
+        let why = &blocked[&DomainName::from("rack1")];
         assert!(why.contains("a job with an IMEX channel (switch/nvidia_imex) on n[3-4]"), "{why}");
         assert_eq!(find_tenants(&slurm("switch/none", &busy), own), []);
         assert_eq!(find_tenants(&slurm("switch/nvidia_imex", &[("n1", false)]), own), []);

@@ -107,10 +107,10 @@ pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[
 /// Sets the result of every node over all rounds, and the result of the whole burn-in.
 pub fn conclude(acceptance: &mut Acceptance) {
     let others = burn_in_termination::find_replaced_machines(&acceptance.rounds);
-    let (rounds, asked, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
-    let wanted = match (asked.rounds, stop.as_ref().map(|stop| stop.rule)) {
+    let (rounds, request, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
+    let wanted = match (request.rounds, stop.as_ref().map(|stop| stop.rule)) {
         // Completing all hours, or enough clean rounds in a row, also satisfies the request.
-        (_, Some(StopRule::CleanRounds)) => asked.clean_rounds.unwrap_or(1),
+        (_, Some(StopRule::CleanRounds)) => request.clean_rounds.unwrap_or(1),
         (Some(rounds), _) => rounds,
         (None, Some(StopRule::Hours)) => count_rounds(rounds),
         // The burn-in did not complete the request, however many rounds it ran.
@@ -161,14 +161,15 @@ pub fn conclude(acceptance: &mut Acceptance) {
                 if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
             (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
-        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < relative_loss(it))
+        } else if let Some(drift) =
+            node.drift.as_ref().filter(|it| request.drift < relative_loss(it))
         {
             (
                 AcceptanceOutcome::Unknown,
                 format!(
                     "{}: more than the accepted {}",
                     describe_drift(drift),
-                    format_share(asked.drift)
+                    format_share(request.drift)
                 ),
             )
         } else {
@@ -190,29 +191,29 @@ pub fn conclude(acceptance: &mut Acceptance) {
 /// Reasons why a document accepts nothing, for a reader who did not run the burn-in: first the
 /// faults, then the unknowns. With `stand_ins`, simulated nodes count.
 pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
-    let (mut wrong, mut untold) = (Vec::new(), Vec::new());
+    let (mut wrong, mut unknowns) = (Vec::new(), Vec::new());
     let comes_to = burn_in_termination::overall_outcome(acceptance);
     if comes_to != acceptance.accepted {
-        let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
+        let (stated, is) = (acceptance.accepted.as_str(), comes_to.as_str());
         wrong.push(format!(
-            "the document's overall result is {says}, but the result of its nodes \
+            "the document's overall result is {stated}, but the result of its nodes \
              is {is}"
         ));
     }
     if acceptance.state != BurnInState::Complete {
-        untold.push("the burn-in did not run to completion".to_owned());
+        unknowns.push("the burn-in did not run to completion".to_owned());
     }
     if !acceptance.real && !stand_ins {
-        untold.push("no real node was measured: it accepts nothing".to_owned());
+        unknowns.push("no real node was measured: it accepts nothing".to_owned());
     }
     if acceptance.nodes.is_empty() {
-        untold.push("the document names no node".to_owned());
+        unknowns.push("the document names no node".to_owned());
     }
     let of = |accepted| acceptance.nodes.iter().filter(move |it| it.accepted == accepted);
     let word = |it: &NodeAcceptance| format!("{}: {}", it.node, it.reason);
     wrong.extend(of(AcceptanceOutcome::Fail).map(|it| format!("not accepted: {}", word(it))));
-    untold.extend(of(AcceptanceOutcome::Unknown).map(|it| format!("unknown: {}", word(it))));
-    (wrong, untold)
+    unknowns.extend(of(AcceptanceOutcome::Unknown).map(|it| format!("unknown: {}", word(it))));
+    (wrong, unknowns)
 }
 
 /// The machine of a node in the last round that it took part in, as its worker reported it. The

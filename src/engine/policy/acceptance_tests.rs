@@ -20,8 +20,8 @@ fn concluded(
     change: impl Fn(&mut Acceptance),
 ) -> NodeAcceptance {
     let rounds = (1..).zip(outcomes).map(|(n, outcome)| round(n, *outcome)).collect();
-    let asked = BurnInRequest { rounds: Some(wanted), drift: 0.028, ..BurnInRequest::default() };
-    let mut acceptance = held(asked, rounds);
+    let request = BurnInRequest { rounds: Some(wanted), drift: 0.028, ..BurnInRequest::default() };
+    let mut acceptance = held(request, rounds);
     change(&mut acceptance);
     conclude(&mut acceptance);
     assert_eq!(acceptance.accepted, acceptance.nodes[0].accepted);

@@ -275,7 +275,7 @@ pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Burn
 /// Whether the whole burn-in ends here. `hours` is the time so far, `next` the time of a
 /// further round with its load, as long as the last one.
 pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<BurnInStop> {
-    let asked = &acceptance.asked;
+    let request = &acceptance.asked;
     let done: Vec<&BurnInRound> =
         acceptance.rounds.iter().filter(|round| round.ended.is_some()).collect();
     let last = done.last().map_or(0, |round| round.round);
@@ -290,12 +290,12 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
         return stop(most.unwrap_or(StopRule::HardFault), "no node is left to measure".to_owned());
     }
     let counted = done.iter().filter(|round| !round.set_aside).count();
-    if let Some(rounds) = asked.rounds
+    if let Some(rounds) = request.rounds
         && rounds as usize <= counted
     {
         return stop(StopRule::Rounds, format!("{counted} of {rounds} rounds are complete"));
     }
-    if let Some(clean) = asked.clean_rounds {
+    if let Some(clean) = request.clean_rounds {
         let row = done
             .iter()
             .rev()
@@ -306,13 +306,13 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
             return stop(StopRule::CleanRounds, format!("{row} consecutive rounds were clean"));
         }
     }
-    if let Some(wanted) = asked.hours
+    if let Some(wanted) = request.hours
         && wanted <= hours
         && !done.is_empty()
     {
         return stop(StopRule::Hours, format!("{hours:.2} of {wanted} hours are over"));
     }
-    if let Some(budget) = asked.budget_hours
+    if let Some(budget) = request.budget_hours
         && !done.is_empty()
         && budget < hours + next
     {

@@ -47,7 +47,7 @@ fn node(out: Option<StopRule>) -> NodeAcceptance {
 }
 
 /// A burn-in with these rounds.
-pub(crate) fn held(asked: BurnInRequest, rounds: Vec<BurnInRound>) -> Acceptance {
+pub(crate) fn held(request: BurnInRequest, rounds: Vec<BurnInRound>) -> Acceptance {
     Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
         id: "b".to_owned(),
@@ -57,7 +57,7 @@ pub(crate) fn held(asked: BurnInRequest, rounds: Vec<BurnInRound>) -> Acceptance
         real: true,
         source: String::new(),
         version: String::new(),
-        asked,
+        asked: request,
         accepted: AcceptanceOutcome::Unknown,
         stop: None,
         rounds,
@@ -93,11 +93,11 @@ fn each_limit_has_a_rule_of_its_own() {
 
 #[test]
 fn rounds_in_a_row_are_clean_only_in_a_row() {
-    let asked =
+    let request =
         BurnInRequest { rounds: Some(9), clean_rounds: Some(2), ..BurnInRequest::default() };
     let of = |outcomes: &[Outcome]| {
         let rounds = (1..).zip(outcomes).map(|(n, outcome)| round(n, *outcome)).collect();
-        rule(&held(asked.clone(), rounds), 0.1, 0.1)
+        rule(&held(request.clone(), rounds), 0.1, 0.1)
     };
     use Outcome::{Pass, Unknown};
     assert_eq!(of(&[Unknown, Pass, Pass]), Some(StopRule::CleanRounds));
@@ -106,16 +106,16 @@ fn rounds_in_a_row_are_clean_only_in_a_row() {
 
 #[test]
 fn a_round_that_is_held_again_counts_for_no_number() {
-    let asked = BurnInRequest { rounds: Some(2), ..BurnInRequest::default() };
+    let request = BurnInRequest { rounds: Some(2), ..BurnInRequest::default() };
     let mut rounds = vec![round(1, Outcome::Pass), round(2, Outcome::Unknown)];
     rounds[1].set_aside = true;
-    assert_eq!(rule(&held(asked, rounds), 1.0, 0.5), None);
+    assert_eq!(rule(&held(request, rounds), 1.0, 0.5), None);
 }
 
 #[test]
 fn it_ends_when_nobody_takes_part_any_more() {
-    let asked = BurnInRequest { rounds: Some(5), ..BurnInRequest::default() };
-    let mut acceptance = held(asked, vec![round(1, Outcome::Failed)]);
+    let request = BurnInRequest { rounds: Some(5), ..BurnInRequest::default() };
+    let mut acceptance = held(request, vec![round(1, Outcome::Failed)]);
     acceptance.nodes = vec![node(Some(StopRule::Frozen))];
     assert_eq!(rule(&acceptance, 0.1, 0.1), Some(StopRule::Frozen));
 }
@@ -323,6 +323,6 @@ fn another_boot_or_other_gpus_are_another_machine() {
     // In the middle of a round, and not reported again by the next one.
     let mut midst = with(None, &["g"]);
     midst.nodes[0].rebooted = true;
-    let told = vec![with(Some("a"), &["g"]), midst, with(Some("b"), &["g"])];
-    assert_eq!(others(told), [3], "it begins anew after round 2");
+    let history = vec![with(Some("a"), &["g"]), midst, with(Some("b"), &["g"])];
+    assert_eq!(others(history), [3], "it begins anew after round 2");
 }

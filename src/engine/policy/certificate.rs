@@ -156,8 +156,8 @@ fn explain_withheld(
     let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
     let stands = if is_released { None } else { node_state::explain_no_certificate(live) };
     stands.or_else(|| explain_refusal(live, measured, run, policy)).or_else(|| {
-        let unsaid = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
-        Some(format!("it could not be marked: {}", clean(&unsaid.detail)))
+        let unmarked = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
+        Some(format!("it could not be marked: {}", clean(&unmarked.detail)))
     })
 }
 
@@ -397,9 +397,12 @@ pub enum CertificateBoundary {
 }
 
 /// Why a certificate does not cover the requested boundary; `None` if it does.
-pub fn explain_uncovered(certificate: &Certificate, asked: CertificateBoundary) -> Option<String> {
+pub fn explain_uncovered(
+    certificate: &Certificate,
+    boundary: CertificateBoundary,
+) -> Option<String> {
     let scope = certificate.scope.clone().unwrap_or_default();
-    let (covers, what) = match asked {
+    let (covers, what) = match boundary {
         CertificateBoundary::Node => (scope.inside, "the links inside the node"),
         CertificateBoundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
         CertificateBoundary::Network => (scope.network.is_some(), "other nodes over the network"),

@@ -392,18 +392,18 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
         assert!(out.refused().contains("out of service"), "{state}");
     }
 
-    let mut unsaid = world("IDLE", "b-1");
+    let mut no_boot = world("IDLE", "b-1");
     for result in [ActionResult::Superseded, ActionResult::Failed, ActionResult::Unknown] {
-        unsaid.records = vec![record(ActionKind::Certify, result)];
-        assert!(unsaid.refused().contains("somebody was faster"), "{result:?}");
+        no_boot.records = vec![record(ActionKind::Certify, result)];
+        assert!(no_boot.refused().contains("somebody was faster"), "{result:?}");
     }
-    unsaid.records = vec![record(ActionKind::Certify, ActionResult::Done)];
-    assert_eq!(unsaid.issue().0.len(), 1);
+    no_boot.records = vec![record(ActionKind::Certify, ActionResult::Done)];
+    assert_eq!(no_boot.issue().0.len(), 1);
 
-    unsaid.now = MADE + 8 * DAY_S;
-    assert!(unsaid.issue().1[0].why.contains("too old to certify"));
-    unsaid.now = MADE - DAY_S;
-    assert!(unsaid.issue().1[0].why.contains("in the future"));
+    no_boot.now = MADE + 8 * DAY_S;
+    assert!(no_boot.issue().1[0].why.contains("too old to certify"));
+    no_boot.now = MADE - DAY_S;
+    assert!(no_boot.issue().1[0].why.contains("in the future"));
 }
 
 #[test]

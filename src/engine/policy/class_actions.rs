@@ -196,17 +196,17 @@ impl<'c> MeasuredGroups<'c> {
             }
         }
         let mut groups: BTreeMap<&NodeName, Vec<&GroupAssertion>> = BTreeMap::new();
-        let is_measured = |told: &&GroupAssertion| {
-            let group = &told.group;
+        let is_measured = |assertion: &&GroupAssertion| {
+            let group = &assertion.group;
             group.basis == ClaimBasis::Measured
                 && group.kind == NodeGroupKind::Domain
                 && group.in_force
         };
-        for told in fleet.assertions.iter().filter(is_measured) {
-            for node in &told.group.nodes {
+        for assertion in fleet.assertions.iter().filter(is_measured) {
+            for node in &assertion.group.nodes {
                 let own = groups.entry(node).or_default();
-                if own.last().is_none_or(|last| !std::ptr::eq(*last, told)) {
-                    own.push(told);
+                if own.last().is_none_or(|last| !std::ptr::eq(*last, assertion)) {
+                    own.push(assertion);
                 }
             }
         }
@@ -233,16 +233,16 @@ impl<'c> MeasuredGroups<'c> {
         let domains = self.domains;
         let home = self.domain_indices(node).first().map(|at| &domains[*at].name);
         let mut found = Vec::new();
-        for told in self.groups.get(node).into_iter().flatten().copied() {
+        for assertion in self.groups.get(node).into_iter().flatten().copied() {
             let mut met: BTreeMap<usize, usize> = BTreeMap::new();
-            for other in told.group.nodes.iter().filter(|it| *it != node) {
+            for other in assertion.group.nodes.iter().filter(|it| *it != node) {
                 for at in self.domain_indices(other) {
                     *met.entry(*at).or_default() += 1;
                 }
             }
             let several = met.into_iter().filter(|(_, count)| 1 < *count);
             let several = several.map(|(at, _)| &domains[at]);
-            found.extend(several.filter(|it| Some(&it.name) != home).map(|it| (told, it)));
+            found.extend(several.filter(|it| Some(&it.name) != home).map(|it| (assertion, it)));
         }
         found
     }
@@ -254,8 +254,8 @@ pub(super) fn describe_other_domain(
     fleet: &Claims,
     met: &MeasuredGroups<'_>,
 ) -> Option<String> {
-    let (told, domain) = met.groups_elsewhere(node).into_iter().next()?;
-    let source = fleet.sources.get(told.source);
+    let (assertion, domain) = met.groups_elsewhere(node).into_iter().next()?;
+    let source = fleet.sources.get(assertion.source);
     let place = source.map_or("a run", |read| read.source.place.as_str());
     Some(format!("{}, as {place} measured", domain.name))
 }
@@ -317,8 +317,8 @@ mod tests {
     ) -> Vec<(&'c GroupAssertion, &'c ClaimedDomain)> {
         let home = fleet.domain_of(node).map(|domain| &domain.name);
         let mut found = Vec::new();
-        for told in &fleet.assertions {
-            let group = &told.group;
+        for assertion in &fleet.assertions {
+            let group = &assertion.group;
             let is_measured =
                 group.basis == ClaimBasis::Measured && group.kind == NodeGroupKind::Domain;
             if !is_measured || !group.in_force || !group.nodes.contains(node) {
@@ -327,7 +327,7 @@ mod tests {
             for domain in fleet.domains.iter().filter(|it| Some(&it.name) != home) {
                 let met = group.nodes.iter().filter(|it| *it != node && domain.nodes.contains(it));
                 if 1 < met.count() {
-                    found.push((told, domain));
+                    found.push((assertion, domain));
                 }
             }
         }
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn whom_a_node_was_measured_with_is_what_a_plain_search_finds() {
-        let told = |kind, basis, in_force, names: &[&str]| GroupAssertion {
+        let assertion = |kind, basis, in_force, names: &[&str]| GroupAssertion {
             source: 0,
             group: NodeGroup {
                 basis,
@@ -430,17 +430,17 @@ mod tests {
                 domain("a", &["c1", "c2"]),
             ],
             assertions: vec![
-                told(NodeGroupKind::Domain, ClaimBasis::Measured, true, &three),
-                told(
+                assertion(NodeGroupKind::Domain, ClaimBasis::Measured, true, &three),
+                assertion(
                     NodeGroupKind::Domain,
                     ClaimBasis::Measured,
                     true,
                     &["a2", "b1", "b1", "stranger"],
                 ),
-                told(NodeGroupKind::Domain, ClaimBasis::Measured, false, &three),
-                told(NodeGroupKind::Domain, ClaimBasis::Asserted, true, &three),
-                told(NodeGroupKind::Leaf, ClaimBasis::Measured, true, &three),
-                told(
+                assertion(NodeGroupKind::Domain, ClaimBasis::Measured, false, &three),
+                assertion(NodeGroupKind::Domain, ClaimBasis::Asserted, true, &three),
+                assertion(NodeGroupKind::Leaf, ClaimBasis::Measured, true, &three),
+                assertion(
                     NodeGroupKind::Domain,
                     ClaimBasis::Measured,
                     true,

@@ -56,10 +56,10 @@ fn scontrol_command(node: &NodeName, change: &NodeUpdate) -> Option<Vec<String>>
         ("Extra", change.extra.clone()),
         ("Comment", change.comment.clone()),
     ];
-    let said: Vec<String> =
+    let quoted: Vec<String> =
         fields.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
     let head = ["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];
-    (!said.is_empty()).then(|| head.into_iter().chain(said).collect())
+    (!quoted.is_empty()).then(|| head.into_iter().chain(quoted).collect())
 }
 
 /// The commands for these nodes, each with these options; empty without a node. A taint counts

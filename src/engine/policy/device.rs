@@ -45,8 +45,8 @@ fn alone(
 ) -> Result<(u32, String), String> {
     let index = accused(findings)?;
     if let Some(claimed) = claimed.filter(|claimed| *claimed as usize != uuids.len()) {
-        let told = uuids.len();
-        return Err(format!("{told} GPUs were reported and {claimed} are claimed"));
+        let reported = uuids.len();
+        return Err(format!("{reported} GPUs were reported and {claimed} are claimed"));
     }
     let uuid = uuids.get(&index);
     let uuid = *uuid.ok_or_else(|| format!("the run did not report the UUID of GPU {index}"))?;

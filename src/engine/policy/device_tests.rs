@@ -71,12 +71,15 @@ fn a_gpu_that_an_earlier_version_took_out_is_told_with_what_gives_it_back() {
         };
         SchedulerNode { kubernetes: Some(Box::new(seen)), ..SchedulerNode::new("n1", &["IDLE"]) }
     };
-    let told = left_out(&with(Some("taint-rule:2:GPU-2A"))).expect("told");
-    assert!(told.contains("GPU 2 (GPU-2A, taint-rule)"), "{told}");
-    assert!(told.contains("kubectl delete devicetaintrule fabricgate-u-1-gpu-2a`"), "{told}");
-    assert!(told.ends_with("`kubectl annotate node n1 fabricgate.io/device-`"), "{told}");
-    let told = left_out(&with(Some("hami:0:GPU-0a"))).expect("told");
-    assert!(told.contains("remove GPU-0a from its annotation hami.io/device-cordon"), "{told}");
+    let message = left_out(&with(Some("taint-rule:2:GPU-2A"))).expect("told");
+    assert!(message.contains("GPU 2 (GPU-2A, taint-rule)"), "{message}");
+    assert!(message.contains("kubectl delete devicetaintrule fabricgate-u-1-gpu-2a`"), "{message}");
+    assert!(message.ends_with("`kubectl annotate node n1 fabricgate.io/device-`"), "{message}");
+    let message = left_out(&with(Some("hami:0:GPU-0a"))).expect("told");
+    assert!(
+        message.contains("remove GPU-0a from its annotation hami.io/device-cordon"),
+        "{message}"
+    );
     assert_eq!(left_out(&with(Some("x"))), None);
     assert_eq!(left_out(&with(None)), None);
     assert_eq!(left_out(&SchedulerNode::new("n1", &["IDLE"])), None);

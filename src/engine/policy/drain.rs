@@ -123,9 +123,9 @@ impl<'a> DrainPlanner<'a> {
         }) {
             return Err(why.into());
         }
-        let accused = class_actions::worst_accusation(&findings);
-        let accused = accused.ok_or_else(|| "no finding blames it".to_owned())?;
-        let is_hard = matches!(accused, Accusation::Hard(_));
+        let decisive = class_actions::worst_accusation(&findings);
+        let decisive = decisive.ok_or_else(|| "no finding blames it".to_owned())?;
+        let is_hard = matches!(decisive, Accusation::Hard(_));
         if let Some(why) = evidence_checks::explain_unfinished(self.situation, is_hard) {
             return Err(why.into());
         }
@@ -133,7 +133,7 @@ impl<'a> DrainPlanner<'a> {
         let is_out = live.is_some_and(node_state::is_unverified);
         let price = self.prices.price(suspect.domain);
         let price = price.map(|price| if is_out { 0.0 } else { price });
-        let (kind, because) = match accused {
+        let (kind, because) = match decisive {
             Accusation::Hard(_) => (ActionKind::Drain, None),
             Accusation::Elsewhere(_) => {
                 (ActionKind::Relabel, Some(self.describe_other_domain(suspect)?))
@@ -147,13 +147,13 @@ impl<'a> DrainPlanner<'a> {
                 }
             },
         };
-        let found = accused.finding();
+        let found = decisive.finding();
         if kind == ActionKind::Relabel
             && evidence_checks::is_marked(self.situation, suspect.node, found)
         {
             return Err(format!("it is marked {} ({}) already", found.outcome, found.class).into());
         }
-        let is_soft_drain = matches!(accused, Accusation::Soft(_)) && kind == ActionKind::Drain;
+        let is_soft_drain = matches!(decisive, Accusation::Soft(_)) && kind == ActionKind::Drain;
         if let Some(live) = live.filter(|_| is_soft_drain && !is_out)
             && let Some((why, again)) = repeat_confirmation::pending_confirmation(
                 self.situation,
@@ -216,8 +216,9 @@ impl<'a> DrainPlanner<'a> {
         if !suspect.node.is_one_node() {
             return Err(node_state::explain_not_one_node(suspect.node));
         }
-        let said = self.situation.fleet.nodes.get(suspect.node);
-        if let Some(marks) = said.map(|said| &said.opt_out).filter(|marks| !marks.is_empty()) {
+        let claims = self.situation.fleet.nodes.get(suspect.node);
+        if let Some(marks) = claims.map(|claims| &claims.opt_out).filter(|marks| !marks.is_empty())
+        {
             let marks: Vec<String> = marks.iter().map(|mark| clean(mark)).collect();
             return Err(format!("its marks ask to leave it alone: {}", marks.join(", ")));
         }
@@ -330,8 +331,9 @@ impl<'a> DrainPlanner<'a> {
             None => mark,
         };
         // Only the node's present state shows the fields that a mark needs.
-        let said = |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
-        let mut change = live.map(said).unwrap_or_default();
+        let mark_change =
+            |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
+        let mut change = live.map(mark_change).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(SchedulerKind::Slurm, SchedulerKind::from_node);
         if *kind == ActionKind::Drain {

@@ -141,13 +141,13 @@ impl<'a> DrainPrices<'a> {
         let from = capacity::break_even(price, lost, self.policy.exposed);
         #[expect(clippy::cast_precision_loss, reason = "gangs have far fewer than 2^52 nodes")]
         let pays = from <= gang as f64;
-        let said = format!(
+        let why = format!(
             "the drain costs {price:.2} schedulable nodes and pays for jobs of {} nodes or more; \
              the largest has {gang}",
             if from.is_finite() { format!("{:.0}", from.max(1.0).ceil()) } else { "no".to_owned() }
         );
         // A NaN price never pays.
-        if pays { DrainTradeoff::Drain(said) } else { DrainTradeoff::Mark(said) }
+        if pays { DrainTradeoff::Drain(why) } else { DrainTradeoff::Mark(why) }
     }
 }
 

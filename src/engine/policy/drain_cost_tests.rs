@@ -53,10 +53,10 @@ fn a_drain_that_was_proposed_makes_the_next_one_dearer() {
 
 #[test]
 fn what_is_not_known_leaves_the_plain_budgets() {
-    let mut unsaid = world(0.056, 1);
-    unsaid.policy.mix.0.clear();
-    let plan = unsaid.plan();
-    assert_eq!(unsaid.proposed(), ["drain d0n0"]);
+    let mut no_mix = world(0.056, 1);
+    no_mix.policy.mix.0.clear();
+    let plan = no_mix.plan();
+    assert_eq!(no_mix.proposed(), ["drain d0n0"]);
     assert_eq!(plan.actions[0].price, None);
     assert!(plan.actions[0].why.contains("unknown"), "{}", plan.actions[0].why);
     let mut no_ratio = world(0.056, 1);

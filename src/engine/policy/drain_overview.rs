@@ -192,9 +192,9 @@ impl DrainOverviewBuilder<'_> {
                 )),
                 "it is left to the gate that wrote it".to_owned(),
             ),
-            DrainOwner::Other(whose) => (
+            DrainOwner::Other(owner) => (
                 DrainStanding::TakenOver,
-                Some(format!("another party holds it: {whose}")),
+                Some(format!("another party holds it: {owner}")),
                 "fabricgate leaves it as it is".to_owned(),
             ),
         }

@@ -45,7 +45,7 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
         drained.next
     );
 
-    for (state, reason, standing, says) in [
+    for (state, reason, standing, difference) in [
         (&["IDLE"][..], None, DrainStanding::InService, "fabricgate's drain is missing"),
         // Slurm 24.11 keeps the reason of a lifted drain.
         (&["IDLE"], Some(OURS), DrainStanding::InService, "fabricgate's drain is missing"),
@@ -66,7 +66,7 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
         let row = single_row(&drained_in_state(state, reason));
         assert_eq!(row.standing, standing, "{state:?} {reason:?}");
         let odds = row.at_odds.expect("it differs");
-        assert!(odds.contains(says), "{odds}");
+        assert!(odds.contains(difference), "{odds}");
         assert!(row.standing.is_at_odds());
     }
     // Text that Slurm appends itself does not count as a difference.
@@ -125,10 +125,10 @@ fn what_differs_comes_first_and_marks_that_are_not_ours_are_told() {
     world.node("d0n0").state = vec!["IDLE".to_owned()];
     world.node("d0n0").reason = None;
     let rows = rows_of(&world);
-    let told: Vec<(&str, DrainStanding)> =
+    let standings: Vec<(&str, DrainStanding)> =
         rows.iter().map(|row| (row.node.as_str(), row.standing)).collect();
     assert_eq!(
-        told,
+        standings,
         [
             ("d0n2", DrainStanding::Unrecorded),
             ("d0n3", DrainStanding::Unrecorded),
@@ -149,9 +149,9 @@ fn the_next_step_goes_by_the_clean_runs_that_count() {
         let row = single_row(&world);
         (row.clean, row.next)
     };
-    let (clean, told) = next(&[now - 60]);
+    let (clean, next_step) = next(&[now - 60]);
     assert_eq!(clean, 1);
-    assert!(told.starts_with("a clean run: the next run counts from"), "{told}");
+    assert!(next_step.starts_with("a clean run: the next run counts from"), "{next_step}");
     assert!(next(&[now - 4_000]).1.starts_with("`fabricgate recertify"));
     assert_eq!(next(&[now - 4_000, now - 3_900]).0, 1, "too close together");
     assert!(next(&[now - 8_000, now - 3_900]).1.starts_with("the next turn releases it"));

@@ -61,8 +61,8 @@ fn every_line_that_is_not_taken_has_its_reason() {
             w.drained("d0n0", "gpu-missing", 0.75, 90_000);
         }),
         ("leave it alone: label managed=false", |w| {
-            let said = w.fleet.nodes.entry(NodeName::from("d0n0")).or_default();
-            said.opt_out = vec!["label managed=false".to_owned()];
+            let claims = w.fleet.nodes.entry(NodeName::from("d0n0")).or_default();
+            claims.opt_out = vec!["label managed=false".to_owned()];
         }),
         ("not confirmed by a second", |w| w.verdicts.findings[0].confirmed = false),
         ("only displays findings of this class", |w| {
@@ -186,8 +186,8 @@ fn limits_out_of_range_are_named_with_what_was_expected() {
     assert!(of(|p| p.freeze_fleet = f64::NAN).contains("freeze_fleet NaN"));
     assert!(of(|p| p.evidence_hours = -1.0).contains("evidence_hours -1"));
     assert!(of(|p| p.price_ceiling = Some(f64::INFINITY)).contains("price_ceiling"));
-    let said = of(|p| p.again_hours = 200.0);
-    assert!(said.starts_with("again_hours 200 is longer than again_days 7"), "{said}");
+    let error = of(|p| p.again_hours = 200.0);
+    assert!(error.starts_with("again_hours 200 is longer than again_days 7"), "{error}");
     let off = Policy { again_hours: 0.0, again_days: 0.0, ..Policy::default() };
     assert_eq!(off.check(), Ok(()), "no second run is asked for");
     assert!(of(|p| p.exposed = 0.0).contains("exposed"));
@@ -313,7 +313,7 @@ const CLASSES: &[&str] =
 type AccusedPart = (usize, usize, usize, bool, f64, bool, bool);
 
 fn any_world() -> impl Strategy<Value = PolicyFixture> {
-    let accused = (
+    let findings = (
         0..6_usize,
         0..6_usize,
         0..CLASSES.len(),
@@ -322,13 +322,13 @@ fn any_world() -> impl Strategy<Value = PolicyFixture> {
         prop::bool::weighted(0.8),
         prop::bool::weighted(0.9),
     );
-    let accused = prop::collection::vec(accused, 0..14);
+    let findings = prop::collection::vec(findings, 0..14);
     let states = prop::collection::vec(0..STATES.len(), 36);
     let drained = prop::collection::vec((0..6_usize, 0..6_usize, 0..10_000_i64), 0..4);
     let limits = (0..4_usize, 0..4_usize, 0.0..0.3_f64, 0.0..0.3_f64, 2..9_usize, any::<bool>());
     let gangs = proptest::option::of(prop::collection::vec(0..9_usize, 36));
-    (accused, states, drained, limits, gangs).prop_map(
-        |(accused, states, drained, limits, gangs)| {
+    (findings, states, drained, limits, gangs).prop_map(
+        |(findings, states, drained, limits, gangs)| {
             let mut world = PolicyFixture::with_blocks(6, 6);
             if let Some(gangs) = gangs {
                 world = world.on_kubernetes();
@@ -343,7 +343,7 @@ fn any_world() -> impl Strategy<Value = PolicyFixture> {
             for (domain, node, ago) in drained {
                 world.drained(&format!("d{domain}n{node}"), "nvlink-low", 0.9, ago);
             }
-            for one in accused {
+            for one in findings {
                 add(&mut world, one);
             }
             let (per_domain, per_leaf, per_hour, outstanding, freeze, live) = limits;

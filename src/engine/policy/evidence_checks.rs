@@ -242,8 +242,8 @@ pub(super) fn explain_unfinished(situation: &Situation<'_>, is_hard: bool) -> Op
 
 /// Whether the node already carries this mark.
 pub(super) fn is_marked(situation: &Situation<'_>, node: &NodeName, found: &Finding) -> bool {
-    let said = situation.ledger.marks.get(node);
-    said.is_some_and(|mark| {
+    let mark_now = situation.ledger.marks.get(node);
+    mark_now.is_some_and(|mark| {
         mark.outcome == found.outcome && mark.class.as_ref() == Some(&found.class)
     })
 }

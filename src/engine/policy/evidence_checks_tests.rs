@@ -188,13 +188,13 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     );
     assert!(why.contains("measured boot boot-d0n0") && !why.contains('\u{1b}'), "{why}");
     // If the run does not name it, it is unknown, unless times decide.
-    let mut untold = named();
-    untold.boots.clear();
-    assert!(untold.why("d0n0").contains("does not name the boot"), "{}", untold.why("d0n0"));
-    untold.node("d0n0").booted = Some(NOW - 90_000);
-    assert_eq!(untold.proposed(), ["drain d0n0"]);
-    untold.node("d0n0").booted = Some(NOW - 60);
-    assert!(untold.why("d0n0").contains("booted since it was measured"));
+    let mut no_boot = named();
+    no_boot.boots.clear();
+    assert!(no_boot.why("d0n0").contains("does not name the boot"), "{}", no_boot.why("d0n0"));
+    no_boot.node("d0n0").booted = Some(NOW - 90_000);
+    assert_eq!(no_boot.proposed(), ["drain d0n0"]);
+    no_boot.node("d0n0").booted = Some(NOW - 60);
+    assert!(no_boot.why("d0n0").contains("booted since it was measured"));
     // Slurm names no boot, so the run's boot is of no use.
     let mut slurm = world();
     slurm.boots.insert("d0n0".into(), "b".to_owned());

@@ -200,8 +200,8 @@ impl PolicyFixture {
     pub(super) fn why(&self, node: &str) -> String {
         let plan = self.plan();
         assert!(plan.actions.iter().all(|a| a.node.as_str() != node), "{node}: {plan:#?}");
-        let told = plan.withheld.iter().find(|w| w.what == node);
-        told.unwrap_or_else(|| panic!("{node} in {plan:#?}")).why.clone()
+        let withheld = plan.withheld.iter().find(|w| w.what == node);
+        withheld.unwrap_or_else(|| panic!("{node} in {plan:#?}")).why.clone()
     }
 
     pub(super) fn proposed(&self) -> Vec<String> {

@@ -93,7 +93,7 @@ fn find_crowded_domains(
         *counts.entry(domain).or_default() += 1;
     }
     let crowded = counts.into_iter().filter(|(_, count)| policy.freeze_domain <= *count);
-    let told = crowded.map(|(domain, count)| {
+    let reasons = crowded.map(|(domain, count)| {
         let why = format!(
             "{count} nodes of {domain} are suspect in one run (limit {}), which points to a common \
              cause",
@@ -101,7 +101,7 @@ fn find_crowded_domains(
         );
         (domain.clone(), why)
     });
-    told.collect()
+    reasons.collect()
 }
 
 /// Whether the journal belongs to another gate: it contains no action, and nodes carry marks that
@@ -186,7 +186,7 @@ fn explain_shared_trait(
     let others: Vec<&NodeName> =
         measured.map(|n| &n.node).filter(|node| !suspects.contains(node)).collect();
     let suspects: Vec<&NodeName> = suspects.into_iter().collect();
-    let told = |what: String| {
+    let describe = |what: String| {
         format!(
             "all {} suspects {what}, and the other measured nodes do not, which points to a common \
              cause",
@@ -195,14 +195,14 @@ fn explain_shared_trait(
     };
     let driver = |node: &NodeName| situation.drivers.get(node).map(String::as_str);
     if let Some(driver) = shared_value(&suspects, &others, driver) {
-        return Some(told(format!("run driver {driver}")));
+        return Some(describe(format!("run driver {driver}")));
     }
     let booted = |node: &NodeName| {
         let live = situation.live?.nodes.get(node)?;
         live.booted.map(|at| at.div_euclid(60))
     };
     if shared_value(&suspects, &others, booted).is_some() {
-        return Some(told("booted in the same minute".to_owned()));
+        return Some(describe("booted in the same minute".to_owned()));
     }
     explain_shared_leaf(situation, places, &suspects, &others).map(|leaf| {
         let count = suspects.len();

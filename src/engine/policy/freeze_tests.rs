@@ -41,8 +41,8 @@ fn three_suspects_that_share_nothing_are_three_bad_nodes() {
 #[test]
 fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_right_one() {
     let extra = |w: &mut PolicyFixture| {
-        let said = r#"{"theirs":1,"fabricgate":{"v":9}}"#;
-        w.node("d4n4").extra = said.to_owned();
+        let entry = r#"{"theirs":1,"fabricgate":{"v":9}}"#;
+        w.node("d4n4").extra = entry.to_owned();
     };
     let reason = |w: &mut PolicyFixture| {
         w.node("d4n4").state.push("DRAIN".to_owned());

@@ -87,17 +87,20 @@ impl ObservedIdentity {
 }
 
 fn reported_boots(machines: &[MachineRecord]) -> BTreeMap<&NodeName, BTreeSet<String>> {
-    let mut told: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
+    let mut reported: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
     for MachineRecord { node, environment, .. } in machines {
-        told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(parse_value));
+        reported
+            .entry(node)
+            .or_default()
+            .extend(environment.boot_id.as_deref().and_then(parse_value));
     }
-    told
+    reported
 }
 
 /// Nodes that rebooted during a run: their workers reported several boots.
 pub fn find_rebooted(machines: &[MachineRecord]) -> BTreeSet<NodeName> {
-    let told = reported_boots(machines).into_iter();
-    told.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
+    let reported = reported_boots(machines).into_iter();
+    reported.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
 }
 
 /// The boot in which a run measured each node, as workers reported it; absent for a node that
@@ -113,21 +116,21 @@ pub fn boot_ids(machines: &[MachineRecord]) -> BTreeMap<NodeName, String> {
 /// UUIDs of the GPUs of each node in order of index, as workers reported them; absent if
 /// reports differ, or an index is missing.
 pub fn gpu_uuids(machines: &[MachineRecord]) -> BTreeMap<NodeName, Vec<String>> {
-    let mut told: BTreeMap<&NodeName, Option<Vec<String>>> = BTreeMap::new();
+    let mut reported: BTreeMap<&NodeName, Option<Vec<String>>> = BTreeMap::new();
     for MachineRecord { node, environment, .. } in machines {
         let found = parse_gpus(&environment.gpus);
         let is_whole = found.len() == environment.gpus.len()
             && (0..).zip(found.keys()).all(|(at, index): (u32, _)| at == *index);
         let found: Option<Vec<String>> =
             is_whole.then(|| found.into_values().map(|gpu| gpu.uuid).collect());
-        match told.get(node) {
-            Some(known) if *known != found => drop(told.insert(node, None)),
+        match reported.get(node) {
+            Some(known) if *known != found => drop(reported.insert(node, None)),
             Some(_) => {}
-            None => drop(told.insert(node, found)),
+            None => drop(reported.insert(node, found)),
         }
     }
-    let told = told.into_iter().filter_map(|(node, found)| Some((node.clone(), found?)));
-    told.filter(|(_, found)| !found.is_empty()).collect()
+    let reported = reported.into_iter().filter_map(|(node, found)| Some((node.clone(), found?)));
+    reported.filter(|(_, found)| !found.is_empty()).collect()
 }
 
 /// Nodes that were not the same machine throughout a run, and why: such a node gets neither a
@@ -241,10 +244,10 @@ mod tests {
             gpus: Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, Some("GPU-b"), "[N/A]")]),
             ..NodeFacts::default()
         };
-        let told = identity_from_facts(&facts);
-        assert_eq!(told.gpus, ["GPU-a", "GPU-b"]);
-        assert_eq!((told.boot_id.as_deref(), told.driver), (Some("b-1"), None));
-        assert_eq!(told.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
+        let identity = identity_from_facts(&facts);
+        assert_eq!(identity.gpus, ["GPU-a", "GPU-b"]);
+        assert_eq!((identity.boot_id.as_deref(), identity.driver), (Some("b-1"), None));
+        assert_eq!(identity.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
         facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
         assert!(
             identity_from_facts(&facts).gpus.is_empty(),

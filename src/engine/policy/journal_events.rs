@@ -78,8 +78,8 @@ fn release_event(
     drain: &OwnDrain,
 ) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
-    let said = stale_journal::newer_mark(live, situation.ledger)?;
-    let why = format!("the drain is missing, and the node carries a mark of run {}", said.run);
+    let newer = stale_journal::newer_mark(live, situation.ledger)?;
+    let why = format!("the drain is missing, and the node carries a mark of run {}", newer.run);
     Some(JournalEvent::Forgotten { node: node.clone(), by: "fabricgate".to_owned(), why })
 }
 

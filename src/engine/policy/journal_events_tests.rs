@@ -60,11 +60,11 @@ fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
         let mut world = world();
         world.state(NODE, state).reason = reason.map(str::to_owned);
         let events = noted(&world);
-        let [JournalEvent::Undone { node, id, detail: told }] = events.as_slice() else {
+        let [JournalEvent::Undone { node, id, detail: text }] = events.as_slice() else {
             panic!("{state:?} {reason:?}: {events:?}")
         };
         assert_eq!((node.as_str(), id.as_str()), (NODE, "run1/d0n0/drain"));
-        assert!(told.contains(detail), "{told}");
+        assert!(text.contains(detail), "{text}");
     }
 }
 
@@ -125,10 +125,10 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
         before: own.before.clone(),
     });
     assert!(noted(&releasing).is_empty(), "a release of ours may have done it");
-    let mut told = undone();
-    let own = told.ledger.drains[&NodeName::from(NODE)].clone();
-    told.ledger.undone_drains.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
-    assert!(noted(&told).is_empty(), "noted before");
+    let mut known = undone();
+    let own = known.ledger.drains[&NodeName::from(NODE)].clone();
+    known.ledger.undone_drains.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
+    assert!(noted(&known).is_empty(), "noted before");
 }
 
 #[test]

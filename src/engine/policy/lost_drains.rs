@@ -166,14 +166,14 @@ fn extra_entry_state(
     ledger: &JournalState,
     drain: &OwnDrain,
 ) -> ExtraEntryState {
-    let said = ledger.marks.get(&node.name);
+    let recorded = ledger.marks.get(&node.name);
     let is_there = slurm_extra_field::has_entry(&node.extra);
     let was_written =
         ledger.drain_details.get(&node.name).is_some_and(|under| under.extra.is_some())
             || slurm_extra_field::has_entry(&drain.before.extra);
     match slurm_extra_field::read_mark(&node.extra) {
-        Some(now) => match said {
-            Some(said) if now.run == said.run && now.outcome == said.outcome => {
+        Some(now) => match recorded {
+            Some(recorded) if now.run == recorded.run && now.outcome == recorded.outcome => {
                 ExtraEntryState::Intact
             }
             _ if was_written && node.extra == drain.before.extra => ExtraEntryState::Gone,

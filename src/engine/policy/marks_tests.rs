@@ -98,9 +98,9 @@ fn a_text_of_somebody_else_stays_and_it_is_told() {
         let change = mark_change(&node, &mark, &names);
         assert_eq!((&change.extra, &change.comment), (&None, &None), "{foreign}");
         assert!(change.active_features.is_some());
-        let told = explain_unwritable(&node, &mark, &names);
-        assert_eq!(told.len(), 1, "{foreign}");
-        assert!(!told[0].contains('\u{1b}'), "{told:?}");
+        let reason = explain_unwritable(&node, &mark, &names);
+        assert_eq!(reason.len(), 1, "{foreign}");
+        assert!(!reason[0].contains('\u{1b}'), "{reason:?}");
         assert_eq!(read_mark(&node, &names), None);
         assert!(has_mark(&changed(&node, &change), &mark, &names));
     }

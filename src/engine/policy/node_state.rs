@@ -117,8 +117,8 @@ pub const UNVERIFIED: &str = "UNVERIFIED";
 
 fn parse_flag(word: &str) -> (NodeStateFlag, &'static str) {
     let known = STATE_FLAGS.iter().find(|(name, _, _)| *name == word);
-    known.map_or((NodeStateFlag::Unknown, "has a state unknown to this version"), |(_, w, told)| {
-        (*w, told)
+    known.map_or((NodeStateFlag::Unknown, "has a state unknown to this version"), |(_, w, text)| {
+        (*w, text)
     })
 }
 
@@ -129,9 +129,9 @@ fn has_flag(node: &SchedulerNode, kind: NodeStateFlag) -> bool {
 /// Describes the flags of these kinds, with the flags themselves.
 fn describe_flags(node: &SchedulerNode, kinds: &[NodeStateFlag]) -> Option<String> {
     let those = node.state.iter().filter(|word| kinds.contains(&parse_flag(word).0));
-    let told: Vec<String> =
+    let described: Vec<String> =
         those.map(|word| format!("it {} ({})", describe_state(node, word), clean(word))).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!described.is_empty()).then(|| described.join(", "))
 }
 
 /// Describes a flag in the terms of the node's scheduler.
@@ -345,8 +345,8 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
         "check again after that",
         "check again after that",
     ]) {
-        if let Some(told) = describe_flags(node, &[kind]) {
-            return Some(format!("{told}: {then}"));
+        if let Some(flags) = describe_flags(node, &[kind]) {
+            return Some(format!("{flags}: {then}"));
         }
     }
     match drain_owner(node, ledger) {
@@ -377,21 +377,21 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
     let plane = SchedulerKind::from_node(node);
     let keeps = format!("{} keeps {} away already", plane.name(), plane.workload_name());
     describe_flags(node, &[NodeStateFlag::Down, NodeStateFlag::NotResponding])
-        .map(|told| format!("{told}: {keeps}"))
+        .map(|flags| format!("{flags}: {keeps}"))
 }
 
 /// Remarks for the reader of a plan about a node that may be drained.
 pub fn drain_remark(node: &SchedulerNode) -> Option<String> {
     let work = SchedulerKind::from_node(node).workload_name();
     let busy = describe_flags(node, &[NodeStateFlag::Busy])
-        .map(|told| format!("{told}; its {work} end first"));
+        .map(|flags| format!("{flags}; its {work} end first"));
     let unseen = describe_flags(node, &[NodeStateFlag::UseUnknown]);
     let out = describe_flags(node, &[NodeStateFlag::Unverified])
-        .map(|told| format!("{told}: it takes no pods yet"));
-    let kept = describe_flags(node, &[NodeStateFlag::Reserved]).map(|told| {
+        .map(|flags| format!("{flags}: it takes no pods yet"));
+    let kept = describe_flags(node, &[NodeStateFlag::Reserved]).map(|flags| {
         let by = node.reservation.as_deref().filter(|name| !name.is_empty());
         let by = by.map(|name| format!(", {}", clean(name))).unwrap_or_default();
-        format!("{told}{by}; a drain changes nothing there")
+        format!("{flags}{by}; a drain changes nothing there")
     });
     let remarks: Vec<String> = [busy, unseen, out, kept].into_iter().flatten().collect();
     (!remarks.is_empty()).then(|| remarks.join("; "))
@@ -426,9 +426,9 @@ pub fn explain_no_release(node: &SchedulerNode, ledger: &JournalState) -> Option
         NodeStateFlag::Transitional,
         NodeStateFlag::NotResponding,
     ];
-    if let Some(told) = describe_flags(node, &now) {
+    if let Some(flags) = describe_flags(node, &now) {
         let work = SchedulerKind::from_node(node).workload_name();
-        return Some(format!("{told}: {work} would be placed on a node that does not exist"));
+        return Some(format!("{flags}: {work} would be placed on a node that does not exist"));
     }
     if !has_drain(node) {
         return Some("its drain was removed by another party".to_owned());

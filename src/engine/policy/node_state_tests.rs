@@ -48,13 +48,13 @@ fn a_node_in_service_may_be_drained_also_while_it_is_busy_or_kept() {
     ] {
         assert_eq!(drainable(state, "", &JournalState::default()), Ok(()), "{state:?}");
     }
-    let said = |state: &[&str]| drain_remark(&node(state, ""));
-    assert_eq!(said(&["IDLE"]), None);
-    assert!(said(&["MIXED"]).is_some_and(|s| s.contains("its jobs end first")));
+    let remark = |state: &[&str]| drain_remark(&node(state, ""));
+    assert_eq!(remark(&["IDLE"]), None);
+    assert!(remark(&["MIXED"]).is_some_and(|s| s.contains("its jobs end first")));
     for word in ["PLANNED", "RESERVED", "MAINTENANCE", "BLOCKED"] {
-        assert!(said(&["IDLE", word]).is_some_and(|s| s.contains(word)), "{word}");
+        assert!(remark(&["IDLE", word]).is_some_and(|s| s.contains(word)), "{word}");
     }
-    assert!(said(&["IDLE", "COMPLETING"]).is_some_and(|s| s.contains("COMPLETING")));
+    assert!(remark(&["IDLE", "COMPLETING"]).is_some_and(|s| s.contains("COMPLETING")));
 }
 
 #[test]
@@ -79,7 +79,10 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&[], "reports no state"),
     ] {
         let refused = drainable(state, "", &JournalState::default());
-        assert!(refused.clone().is_err_and(|told| told.contains(why)), "{state:?}: {refused:?}");
+        assert!(
+            refused.clone().is_err_and(|message| message.contains(why)),
+            "{state:?}: {refused:?}"
+        );
     }
 }
 
@@ -98,14 +101,20 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
     ] {
         let node = node(state, reason);
         assert!(matches!(drain_owner(&node, &ours()), DrainOwner::Other(_)), "{state:?} {reason}");
-        let told = explain_no_drain(&node, &ours()).expect("not ours");
-        assert!(told.contains(reason) && told.contains("not by fabricgate"), "{told}");
+        let reason_text = explain_no_drain(&node, &ours()).expect("not ours");
+        assert!(
+            reason_text.contains(reason) && reason_text.contains("not by fabricgate"),
+            "{reason_text}"
+        );
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?} {reason}");
     }
     // slurmrestd drains without a reason.
     assert!(matches!(drain_owner(&node(&["IDLE", "DRAIN"], ""), &ours()), DrainOwner::Other(_)));
     let rude = node(&["IDLE", "DRAIN"], "\u{1b}[31mred\nNodeName=x");
-    assert!(explain_no_drain(&rude, &ours()).is_some_and(|told| !told.contains(['\u{1b}', '\n'])));
+    assert!(
+        explain_no_drain(&rude, &ours())
+            .is_some_and(|reason_text| !reason_text.contains(['\u{1b}', '\n']))
+    );
 }
 
 #[test]
@@ -128,8 +137,8 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
     for reason in [OURS, "fabricgate:x:run9 e1"] {
         assert!(drainable(&["IDLE", "DRAIN"], reason, &ours()).is_err());
     }
-    let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
-    assert!(us.is_err_and(|told| told.contains("drained already, by fabricgate")));
+    let own = drainable(&["IDLE", "DRAIN"], OURS, &ours());
+    assert!(own.is_err_and(|message| message.contains("drained already, by fabricgate")));
     // Without the flag the node is not drained, even if a reason remains.
     assert_eq!(drain_owner(&node(&["IDLE"], OURS), &ours()), DrainOwner::NotDrained);
 }
@@ -297,12 +306,15 @@ fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
         let node = on_kubernetes(state, "");
         assert_eq!(explain_no_drain(&node, &JournalState::default()), None, "{state:?}");
     }
-    let said = |state: &[&str]| drain_remark(&on_kubernetes(state, "")).unwrap_or_default();
-    assert_eq!(said(&["IDLE"]), "");
-    assert_eq!(said(&["ALLOCATED"]), "it has pods that hold GPUs (ALLOCATED); its pods end first");
-    assert!(said(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
-    assert!(said(&["PODS_UNREAD"]).contains("could not be read"));
-    assert!(said(&["IDLE", "TESTING"]).contains("another prober"));
+    let remark = |state: &[&str]| drain_remark(&on_kubernetes(state, "")).unwrap_or_default();
+    assert_eq!(remark(&["IDLE"]), "");
+    assert_eq!(
+        remark(&["ALLOCATED"]),
+        "it has pods that hold GPUs (ALLOCATED); its pods end first"
+    );
+    assert!(remark(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
+    assert!(remark(&["PODS_UNREAD"]).contains("could not be read"));
+    assert!(remark(&["IDLE", "TESTING"]).contains("another prober"));
 }
 
 #[test]
@@ -318,9 +330,9 @@ fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
         (&["IDLE", "DRAIN", "CORDONED"], "", "not by fabricgate"),
     ] {
         let node = on_kubernetes(state, reason);
-        let told = explain_no_drain(&node, &ours()).unwrap_or_default();
-        assert!(told.contains(why), "{state:?}: {told}");
-        assert!(!told.contains("Slurm"), "{told}");
+        let message = explain_no_drain(&node, &ours()).unwrap_or_default();
+        assert!(message.contains(why), "{state:?}: {message}");
+        assert!(!message.contains("Slurm"), "{message}");
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?}");
         let theirs =
             matches!(drain_owner(&node, &ours()), DrainOwner::Other(_) | DrainOwner::Unrecorded);
@@ -346,8 +358,8 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
         // Removing fabricgate's own entries is allowed.
         node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
         assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
-        let us = explain_no_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
-        assert!(us.contains("drained already, by fabricgate"), "{state:?}: {us}");
+        let own = explain_no_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
+        assert!(own.contains("drained already, by fabricgate"), "{state:?}: {own}");
     }
     for state in
         [&["NOT_READY", "DRAIN"][..], &["IDLE", "DRAIN", "DELETING"], &["IDLE", "CORDONED"]]
@@ -364,13 +376,16 @@ fn who_asks_to_be_left_alone_is() {
     let object = node.kubernetes.as_mut().expect("one");
     object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];
     let none = JournalState::default();
-    for told in [
+    for message in [
         explain_no_drain(&node, &none),
         explain_no_certificate(&node),
         explain_no_measurement(&node),
     ] {
-        let told = told.expect("a reason");
-        assert!(told.contains("leave it alone: label a=b") && !told.contains('\u{1b}'), "{told}");
+        let message = message.expect("a reason");
+        assert!(
+            message.contains("leave it alone: label a=b") && !message.contains('\u{1b}'),
+            "{message}"
+        );
     }
 }
 
@@ -431,12 +446,12 @@ fn every_word_of_kubernetes_is_documented_with_what_follows() {
     let document = include_str!("../../../docs/gate.md");
     let table = document.split("| state | what it is here |").nth(1).expect("the table");
     let rows = table.split("\n\n").next().expect("rows").lines();
-    let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let mut listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
     let own =
         STATE_FLAGS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
     let shared = ["IDLE", "ALLOCATED", "DRAIN"];
     let mut known: Vec<&str> = own.chain(shared).collect();
     known.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(told, known);
+    listed.sort_unstable();
+    assert_eq!(listed, known);
 }

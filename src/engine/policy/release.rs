@@ -331,19 +331,19 @@ impl<'a> ReleasePlanner<'a> {
             // well.
             mark.boot_id = None;
         }
-        if let Some((said, longer)) = self.longer_mark(live, &mark) {
+        if let Some((existing, longer)) = self.longer_mark(live, &mark) {
             // Restores lost entries and removes the start-up taint; on Slurm,
             // `marks::find_lost_marks` restores them.
-            if live.kubernetes.is_none() || marks::has_mark(live, said, names) {
+            if live.kubernetes.is_none() || marks::has_mark(live, existing, names) {
                 return Err(longer);
             }
             why = format!("{why}; {longer}");
-            mark = said.clone();
+            mark = existing.clone();
         }
         let change = marks::change_beside_action(ActionKind::Certify, live, &mark, names);
         if change.is_empty() {
-            let unsaid = marks::explain_unwritable(live, &mark, names);
-            return unsaid.into_iter().next().map_or(Ok(None), Err);
+            let unwritable = marks::explain_unwritable(live, &mark, names);
+            return unwritable.into_iter().next().map_or(Ok(None), Err);
         }
         Ok(Some(Action {
             command: command_line::to_command_line(node, &change, SchedulerKind::from_node(live)),
@@ -359,17 +359,20 @@ impl<'a> ReleasePlanner<'a> {
         live: &SchedulerNode,
         mark: &VerdictMark,
     ) -> Option<(&'a VerdictMark, String)> {
-        let said = self.situation.ledger.marks.get(&live.name)?;
-        let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
+        let existing = self.situation.ledger.marks.get(&live.name)?;
+        let (until, new) = (existing.expires.as_deref()?, mark.expires.as_deref()?);
         let by_time =
-            || live.booted.is_none_or(|booted| is_later(&said.at, &format_rfc3339(booted)));
+            || live.booted.is_none_or(|booted| is_later(&existing.at, &format_rfc3339(booted)));
         let of_this_boot =
-            evidence_checks::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
+            evidence_checks::is_of_boot(live, existing.boot_id.as_deref()).unwrap_or_else(by_time);
         let why = || {
-            format!("an earlier certificate counts for longer: until {until} by run {}", said.run)
+            format!(
+                "an earlier certificate counts for longer: until {until} by run {}",
+                existing.run
+            )
         };
-        (said.outcome == Outcome::Pass && of_this_boot && is_later(until, new))
-            .then(|| (said, why()))
+        (existing.outcome == Outcome::Pass && of_this_boot && is_later(until, new))
+            .then(|| (existing, why()))
     }
 
     /// An action with only its kind, node and control plane set.

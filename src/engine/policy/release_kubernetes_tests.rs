@@ -49,8 +49,8 @@ fn proposed(world: &PolicyFixture) -> Vec<Action> {
 fn why(world: &PolicyFixture) -> String {
     let (actions, withheld) = propose_releases(&world.situation(), &world.policy);
     assert_eq!(actions, [], "{withheld:?}");
-    let told = withheld.iter().find(|it| it.what == NODE);
-    told.unwrap_or_else(|| panic!("{withheld:?}")).why.clone()
+    let entry = withheld.iter().find(|it| it.what == NODE);
+    entry.unwrap_or_else(|| panic!("{withheld:?}")).why.clone()
 }
 
 #[test]
@@ -73,16 +73,16 @@ fn a_node_that_passed_twice_in_its_boot_is_given_back_in_words_of_kubernetes() {
 fn a_clean_run_of_another_boot_or_of_one_that_is_not_known_gives_nothing_back() {
     for boot in [Some("another"), None] {
         let world = drained(&[("first", boot)]);
-        let told = why(&world);
-        assert!(told.contains("has passed run run2 since"), "{told}");
-        assert!(told.ends_with("1 made in another or an unknown boot do not count"));
+        let reason = why(&world);
+        assert!(reason.contains("has passed run run2 since"), "{reason}");
+        assert!(reason.ends_with("1 made in another or an unknown boot do not count"));
     }
     let mut moved = drained(&[("first", Some("boot-d0n0"))]);
     moved.node(NODE).boot_id = Some("new".to_owned());
     assert!(why(&moved).contains("has passed no full run since"), "{}", why(&moved));
-    let mut untold = drained(&[("first", Some("boot-d0n0"))]);
-    untold.node(NODE).boot_id = None;
-    assert!(why(&untold).contains("it may have booted since it was drained"), "{}", why(&untold));
+    let mut no_boot = drained(&[("first", Some("boot-d0n0"))]);
+    no_boot.node(NODE).boot_id = None;
+    assert!(why(&no_boot).contains("it may have booted since it was drained"), "{}", why(&no_boot));
 }
 
 #[test]

@@ -461,7 +461,7 @@ fn an_audit_certifies_nothing_and_an_admission_for_a_day() {
 fn an_admission_does_not_shorten_what_a_longer_look_said() {
     let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     world.run.profile = "admit".to_owned();
-    let said = VerdictMark {
+    let mark = VerdictMark {
         outcome: Outcome::Pass,
         class: None,
         run: "whole".to_owned(),
@@ -470,7 +470,7 @@ fn an_admission_does_not_shorten_what_a_longer_look_said() {
         boot_id: None,
         domain: None,
     };
-    world.ledger.marks.insert("a".into(), said);
+    world.ledger.marks.insert("a".into(), mark);
     assert!(world.propose().0.is_empty());
     assert!(world.why("a").contains("for longer: until 2026-03-08T19:00:00Z by run whole"));
     // A machine that booted since does not count.
@@ -498,33 +498,33 @@ proptest! {
             1..8,
         ),
         profile in prop::sample::select(vec!["audit", "admit", "recertify", "burn-in", "judge"]),
-        (complete, real, asked) in any::<(bool, bool, bool)>(),
+        (complete, real, requested) in any::<(bool, bool, bool)>(),
         wanted in 0_u32..4,
         made in DRAINED - 2..NOW,
     ) {
         let mut world = ReleaseFixture::new();
         world.run = EvidenceRun { complete, real, ..run(profile, made) };
         world.policy.clean_sweeps = wanted;
-        for (at, (ours, outcome, drained, told, runs)) in nodes.iter().enumerate() {
+        for (at, (is_own, outcome, drained, known, runs)) in nodes.iter().enumerate() {
             let name = format!("n{at}");
             let clean = [("r1", DRAINED - 5), ("r2", DRAINED + 5), ("this-run", made)];
             world = world.drained(&name, *outcome, &clean[..(*runs).min(3)]);
-            if !ours {
+            if !is_own {
                 world.ledger.drains.remove(&NodeName::from(name.as_str()));
             }
             if !drained {
                 world.live(&name).state = vec!["IDLE".to_owned()];
             }
-            if !told {
+            if !known {
                 world.live.as_mut().expect("asked").nodes.remove(&NodeName::from(name.as_str()));
             }
         }
-        if !asked {
+        if !requested {
             world.live = None;
         }
         let (actions, withheld) = world.propose();
         for action in &actions {
-            prop_assert!(asked, "nothing is done without an answer of the scheduler");
+            prop_assert!(requested, "nothing is done without an answer of the scheduler");
             let live = world.live.as_ref().and_then(|live| live.nodes.get(&action.node));
             let live = live.expect("only what the scheduler tells of");
             match action.kind {

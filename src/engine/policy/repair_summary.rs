@@ -43,11 +43,12 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     let elsewhere: Vec<&PartComparison> =
         all(ComparisonOutcome::Worse).filter(|it| !is_blamed(it)).collect();
     let gone = all(ComparisonOutcome::OnlyBefore).filter(is_blamed).count();
-    let mut says = vec![describe_verdict(sides.before, now)];
+    let mut sentences = vec![describe_verdict(sides.before, now)];
     if blamed.is_empty() && sides.before.outcome <= Outcome::Unknown {
-        says.push("no finding blamed it then, so no part of it is expected to change".to_owned());
+        sentences
+            .push("no finding blamed it then, so no part of it is expected to change".to_owned());
     } else if 0 < better && outcome == Outcome::Pass {
-        says.push(format!(
+        sentences.push(format!(
             "the blamed part is better in {better} readings and at its expected level"
         ));
     } else if 0 < better {
@@ -56,21 +57,21 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
         } else {
             "and its level is uncertain"
         };
-        says.push(format!("the blamed part is better in {better} readings, {still}"));
+        sentences.push(format!("the blamed part is better in {better} readings, {still}"));
     } else if 0 < worse {
-        says.push(format!("the blamed part is worse than before in {worse} readings"));
+        sentences.push(format!("the blamed part is worse than before in {worse} readings"));
     } else if 0 < gone {
-        says.push("the blamed part was not measured now, so its state is unknown".to_owned());
+        sentences.push("the blamed part was not measured now, so its state is unknown".to_owned());
     } else if outcome == Outcome::Pass {
-        says.push(
+        sentences.push(
             "the blamed part reads the same within noise, and no finding blames it now".to_owned(),
         );
     } else {
-        says.push("the repair changed no measurement of the blamed part".to_owned());
+        sentences.push("the repair changed no measurement of the blamed part".to_owned());
     }
     if let Some(most) = elsewhere.first() {
         let change = most.change.unwrap_or_default().abs() * 100.0;
-        says.push(format!(
+        sentences.push(format!(
             "elsewhere {} of its readings are worse than before the repair, most of all {}by \
              {change:.1} % ({})",
             elsewhere.len(),
@@ -78,8 +79,8 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
             clean(&most.testcase)
         ));
     }
-    says.extend(describe_changes(sides.changes));
-    says
+    sentences.extend(describe_changes(sides.changes));
+    sentences
 }
 
 fn gpu_name(part: &FabricPart) -> String {
@@ -134,7 +135,7 @@ fn blamed_parts(sides: &RepairSides<'_>) -> Vec<BlamedPart> {
 
 /// Changes of hardware, software and place, in sentences; each kind once.
 fn describe_changes(changes: &[RunChange]) -> Vec<String> {
-    let mut says = Vec::new();
+    let mut sentences = Vec::new();
     let swapped: BTreeSet<&str> = changes
         .iter()
         .filter(|it| it.kind == RunChangeKind::Hardware)
@@ -142,7 +143,7 @@ fn describe_changes(changes: &[RunChange]) -> Vec<String> {
         .collect();
     if !swapped.is_empty() {
         let what: Vec<String> = swapped.into_iter().map(clean).collect();
-        says.push(format!("it has other hardware: {}", what.join(", ")));
+        sentences.push(format!("it has other hardware: {}", what.join(", ")));
     }
     for changed in changes {
         let what = clean(&changed.what);
@@ -150,18 +151,18 @@ fn describe_changes(changes: &[RunChange]) -> Vec<String> {
         match changed.kind {
             RunChangeKind::Hardware => {}
             RunChangeKind::Boot if changed.what == "boot" => {
-                says.push("it has rebooted".to_owned());
+                sentences.push("it has rebooted".to_owned());
             }
-            RunChangeKind::Claim => says.push(format!("it is claimed differently: {is}")),
-            _ => says.push(format!("{what} was {was} and is {is}")),
+            RunChangeKind::Claim => sentences.push(format!("it is claimed differently: {is}")),
+            _ => sentences.push(format!("{what} was {was} and is {is}")),
         }
     }
     if changes.is_empty() {
-        says.push(
+        sentences.push(
             "its hardware, driver and boot are unchanged, as far as both runs show".to_owned(),
         );
     }
-    says
+    sentences
 }
 
 #[cfg(test)]

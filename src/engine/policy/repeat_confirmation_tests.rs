@@ -53,8 +53,8 @@ fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
         "{}",
         world.why("d0n0")
     );
-    let told = noted(&mut world);
-    assert!(matches!(told.as_slice(), [JournalEvent::Suspected { .. }]), "{told:?}");
+    let recorded = noted(&mut world);
+    assert!(matches!(recorded.as_slice(), [JournalEvent::Suspected { .. }]), "{recorded:?}");
     // A repetition of the same run adds no evidence.
     assert!(noted(&mut world).is_empty());
     later(&mut world, 3);
@@ -108,9 +108,9 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
         later(&mut between, 24);
         between.verdicts.findings.clear();
         between.verdicts.nodes[0].outcome = outcome;
-        let told = noted(&mut between);
-        let is_cleared = matches!(told.as_slice(), [JournalEvent::Cleared { .. }]);
-        assert_eq!(is_cleared, outcome == Outcome::Pass, "{told:?}");
+        let recorded = noted(&mut between);
+        let is_cleared = matches!(recorded.as_slice(), [JournalEvent::Cleared { .. }]);
+        assert_eq!(is_cleared, outcome == Outcome::Pass, "{recorded:?}");
         world.ledger = between.ledger;
         later(&mut world, 48);
         assert_eq!(!world.plan().actions.is_empty(), drains, "{outcome}");

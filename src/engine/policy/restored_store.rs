@@ -40,13 +40,15 @@ fn has_marks_before_drain(
 ) -> bool {
     let Some(mark) = &drain.action.mark else { return false };
     let Some(under) = ledger.drain_details.get(&drain.action.node) else { return false };
-    let said = |node: &KubernetesNode| node.annotations.get(CERTIFICATE).cloned();
+    let certificate = |node: &KubernetesNode| node.annotations.get(CERTIFICATE).cloned();
     let is_of_drain = |text: &String| slurm_extra_field::is_entry_of(text, mark);
-    match said(was) {
-        Some(text) => under.certificate && !is_of_drain(&text) && said(is).as_ref() == Some(&text),
+    match certificate(was) {
+        Some(text) => {
+            under.certificate && !is_of_drain(&text) && certificate(is).as_ref() == Some(&text)
+        }
         None => {
             let was_none = was.condition.is_none() && under.condition;
-            was_none && said(is).is_none() && is.condition.is_none()
+            was_none && certificate(is).is_none() && is.condition.is_none()
         }
     }
 }

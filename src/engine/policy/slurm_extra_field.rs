@@ -132,7 +132,7 @@ pub(super) fn read_entry(text: &str) -> Option<VerdictMark> {
 /// Whether an entry has the contents of this mark, in any spelling.
 pub(super) fn is_entry_of(text: &str, mark: &VerdictMark) -> bool {
     serde_json::from_str::<ExtraFieldEntry>(text)
-        .is_ok_and(|said| said == ExtraFieldEntry::from_mark(mark))
+        .is_ok_and(|entry| entry == ExtraFieldEntry::from_mark(mark))
 }
 
 /// Whether the field has an entry of fabricgate, readable or not.
@@ -149,8 +149,8 @@ pub(super) fn with_entry(extra: &str, mark: &VerdictMark) -> Result<Option<Strin
             clean(extra)
         ));
     };
-    let mut ours = found.iter().filter(|(key, _)| key == KEY).map(|(_, raw)| raw.get());
-    if ours.next().is_some_and(|raw| is_entry_of(raw, mark)) && ours.next().is_none() {
+    let mut own = found.iter().filter(|(key, _)| key == KEY).map(|(_, raw)| raw.get());
+    if own.next().is_some_and(|raw| is_entry_of(raw, mark)) && own.next().is_none() {
         return Ok(None);
     }
     let entry = to_json(KEY) + ":" + &format_entry(mark);

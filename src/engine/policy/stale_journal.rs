@@ -67,9 +67,11 @@ fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> 
 /// Whether its mark is newer, belongs to another run than the current one, and was not accepted
 /// since.
 fn has_newer_mark(node: &SchedulerNode, ledger: &JournalState, run: &str) -> bool {
-    let Some(said) = newer_mark(node, ledger).filter(|said| said.run != run) else { return false };
+    let Some(newer) = newer_mark(node, ledger).filter(|newer| newer.run != run) else {
+        return false;
+    };
     let reset = ledger.reset.as_ref().and_then(|reset| to_second(&reset.at));
-    reset.is_none_or(|reset| to_second(&said.at).is_some_and(|at| reset < at))
+    reset.is_none_or(|reset| to_second(&newer.at).is_some_and(|at| reset < at))
 }
 
 /// fabricgate's last mark on this node, if it is of a newer run than the journal's last mark
@@ -77,10 +79,11 @@ fn has_newer_mark(node: &SchedulerNode, ledger: &JournalState, run: &str) -> boo
 /// one alone may have been edited.
 pub(super) fn newer_mark(node: &SchedulerNode, ledger: &JournalState) -> Option<VerdictMark> {
     let first = ledger.first.as_ref()?;
-    let said = marks::read_any_mark(node)?;
+    let newest = marks::read_any_mark(node)?;
     let known = ledger.marks.get(&node.name).map_or(&first.at, |mark| &mark.at);
-    let is_newer = to_second(known).zip(to_second(&said.at)).is_some_and(|(known, at)| known < at);
-    (is_newer && !ledger.has_recent_intent(&node.name, &said.run)).then_some(said)
+    let is_newer =
+        to_second(known).zip(to_second(&newest.at)).is_some_and(|(known, at)| known < at);
+    (is_newer && !ledger.has_recent_intent(&node.name, &newest.run)).then_some(newest)
 }
 
 /// RFC 3339 in UTC to the second: text order is time order.
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn defect_3_of_security_words_of_a_later_run_trip_the_breaker() {
-        let said = |at: &str| {
+        let entry = |at: &str| {
             let extra = format!(
                 "{{\"fabricgate\":{{\"v\":1,\"outcome\":\"pass\",\"run\":\"{RUN}\",\"at\":\"{at}\"}}}}"
             );
@@ -185,12 +188,12 @@ mod tests {
             world
         };
         let later = format_rfc3339(NOW - 600);
-        let mut world = said(&later);
+        let mut world = entry(&later);
         assert!(tripped(&world).expect("trips").contains("d0n2"));
         let meant = RecentIntent { run: RUN.to_owned(), reason: String::new() };
         world.ledger.recent_intents.insert("d0n2".into(), [meant].into());
         assert_eq!(tripped(&world), None, "it acted on that run");
-        assert_eq!(tripped(&said(&format_rfc3339(NOW - 200_000))), None, "of before the journal");
+        assert_eq!(tripped(&entry(&format_rfc3339(NOW - 200_000))), None, "of before the journal");
     }
 
     /// A node that this journal drained and a later turn released: on both control planes, with the
@@ -301,10 +304,10 @@ mod tests {
             budget::describe_remaining(&world.ledger, live, &world.fleet, &world.policy, &world.now)
                 .join("; ")
         };
-        let told = left(&world);
-        assert!(told.contains("none left in d0"), "{told}");
-        assert!(told.contains("drains within the hour: 17 of 18"), "{told}");
-        assert!(told.contains("drains at a time: 17 of 18"), "{told}");
+        let remaining = left(&world);
+        assert!(remaining.contains("none left in d0"), "{remaining}");
+        assert!(remaining.contains("drains within the hour: 17 of 18"), "{remaining}");
+        assert!(remaining.contains("drains at a time: 17 of 18"), "{remaining}");
         world.node("d0n1").reason_at = Some(NOW - 4_000);
         assert!(left(&world).contains("drains within the hour: 18 of 18"), "{}", left(&world));
         // Drains by other users are in no budget.

@@ -198,9 +198,9 @@ pub fn propose_topology(
             clean(include)
         ));
     }
-    let said = form.parse(text);
-    let topology = choose_topology(form, &said, wanted.topology.as_deref())?;
-    let before = topology_blocks(&said, topology.as_deref());
+    let document = form.parse(text);
+    let topology = choose_topology(form, &document, wanted.topology.as_deref())?;
+    let before = topology_blocks(&document, topology.as_deref());
     let (blocks, moved) = apply_moves(&before, &wanted.moves)?;
     let edits = host_list_edits(form, text, topology.as_deref(), &before, &blocks)?;
     let mut after = text.to_owned();
@@ -208,15 +208,15 @@ pub fn propose_topology(
         after.replace_range(range, &list);
     }
     let result = form.parse(&after);
-    check_result(&said, &result, topology.as_deref(), &blocks)?;
-    let today = faults::find_faults(form, text, &said, ground);
+    check_result(&document, &result, topology.as_deref(), &blocks)?;
+    let today = faults::find_faults(form, text, &document, ground);
     let mut faults =
         faults::against(&today, faults::find_faults(form, &after, &result, ground), ground);
     faults.sort();
     let diff = TextDiff::from_lines(text, &after);
     let diff = diff.unified_diff().header(form.file_name(), form.file_name()).to_string();
     let mut remarks: Vec<String> =
-        result.notes.iter().filter(|note| !said.notes.contains(note)).cloned().collect();
+        result.notes.iter().filter(|note| !document.notes.contains(note)).cloned().collect();
     let own = block_groups(&result).filter(|group| group.topology == topology);
     let base = own.filter_map(|group| usize::try_from(group.size?).ok()).max();
     remarks.extend(describe_shrinkage(&before, &blocks, base));
@@ -234,25 +234,25 @@ pub fn propose_topology(
 }
 
 /// The groups of a file that are blocks.
-fn block_groups(said: &SourceReport) -> impl Iterator<Item = &NodeGroup> {
-    said.groups.iter().filter(|group| group.kind == NodeGroupKind::Domain)
+fn block_groups(document: &SourceReport) -> impl Iterator<Item = &NodeGroup> {
+    document.groups.iter().filter(|group| group.kind == NodeGroupKind::Domain)
 }
 
-fn topology_blocks(said: &SourceReport, topology: Option<&str>) -> TopologyBlocks {
-    let own = block_groups(said).filter(|group| group.topology.as_deref() == topology);
+fn topology_blocks(document: &SourceReport, topology: Option<&str>) -> TopologyBlocks {
+    let own = block_groups(document).filter(|group| group.topology.as_deref() == topology);
     own.map(|group| (group.name.clone(), group.nodes.iter().cloned().collect())).collect()
 }
 
 fn choose_topology(
     form: TopologyForm,
-    said: &SourceReport,
+    document: &SourceReport,
     wanted: Option<&str>,
 ) -> Result<Option<String>, TopologyRefusal> {
     let has = |group: &NodeGroup| match wanted {
         Some(name) => group.topology.as_deref() == Some(name),
         None => group.in_force,
     };
-    match (block_groups(said).find(|group| has(group)), wanted, form) {
+    match (block_groups(document).find(|group| has(group)), wanted, form) {
         (_, Some(name), TopologyForm::Conf) if name != moving::OF_CONF => refuse(format!(
             "a topology.conf has one topology, which Slurm calls {}; {} does not exist",
             moving::OF_CONF,
@@ -261,7 +261,7 @@ fn choose_topology(
         (None, Some(name), TopologyForm::Yaml) => {
             refuse(format!("the file has no topology of blocks named {}", clean(name)))
         }
-        (None, _, _) => match said.problems.first() {
+        (None, _, _) => match document.problems.first() {
             Some(problem) => refuse(format!("its blocks cannot be read: {problem}")),
             None => refuse("its default topology has no blocks; another one must be named"),
         },
@@ -344,28 +344,30 @@ fn host_list_edits(
 
 /// Checks the edited text: parsed again, it has the moves and is otherwise unchanged.
 fn check_result(
-    said: &SourceReport,
+    document: &SourceReport,
     result: &SourceReport,
     topology: Option<&str>,
     blocks: &TopologyBlocks,
 ) -> Result<(), TopologyRefusal> {
-    let told = |said: &SourceReport| -> Vec<(Option<String>, String, BTreeSet<NodeName>, bool)> {
-        let told = block_groups(said).map(|group| {
-            let own = group.topology.as_deref() == topology;
-            let nodes = match blocks.get(&group.name) {
-                Some(meant) if own => meant.clone(),
-                _ => group.nodes.iter().cloned().collect(),
-            };
-            (group.topology.clone(), group.name.clone(), nodes, group.in_force)
-        });
-        told.collect()
-    };
-    let is_meant = told(said) == told(result) && topology_blocks(result, topology) == *blocks;
-    let others = |said: &SourceReport| -> Vec<NodeGroup> {
-        let others = said.groups.iter().filter(|group| group.kind != NodeGroupKind::Domain);
+    let listed =
+        |document: &SourceReport| -> Vec<(Option<String>, String, BTreeSet<NodeName>, bool)> {
+            let listed = block_groups(document).map(|group| {
+                let own = group.topology.as_deref() == topology;
+                let nodes = match blocks.get(&group.name) {
+                    Some(meant) if own => meant.clone(),
+                    _ => group.nodes.iter().cloned().collect(),
+                };
+                (group.topology.clone(), group.name.clone(), nodes, group.in_force)
+            });
+            listed.collect()
+        };
+    let is_meant =
+        listed(document) == listed(result) && topology_blocks(result, topology) == *blocks;
+    let others = |document: &SourceReport| -> Vec<NodeGroup> {
+        let others = document.groups.iter().filter(|group| group.kind != NodeGroupKind::Domain);
         others.map(|group| NodeGroup { at: None, ..group.clone() }).collect()
     };
-    if is_meant && others(said) == others(result) {
+    if is_meant && others(document) == others(result) {
         Ok(())
     } else {
         refuse("the edited file would differ from the requested change; edit it by hand")

@@ -85,16 +85,16 @@ fn format_minutes(minutes: f64) -> String {
 
 /// The request as text.
 fn describe_request(acceptance: &Acceptance) -> String {
-    let asked = &acceptance.asked;
+    let request = &acceptance.asked;
     let mut words = Vec::new();
-    words.extend(asked.rounds.map(|n| count_noun(n as usize, "round", "rounds")));
-    words.extend(asked.hours.map(|hours| format!("{hours} hours")));
-    words.push(format!("{} of load between rounds", format_minutes(asked.soak_minutes)));
-    words.extend(asked.clean_rounds.map(|n| format!("or {n} consecutive clean rounds")));
-    words.extend(asked.budget_hours.map(|hours| format!("at most {hours} hours in total")));
+    words.extend(request.rounds.map(|n| count_noun(n as usize, "round", "rounds")));
+    words.extend(request.hours.map(|hours| format!("{hours} hours")));
+    words.push(format!("{} of load between rounds", format_minutes(request.soak_minutes)));
+    words.extend(request.clean_rounds.map(|n| format!("or {n} consecutive clean rounds")));
+    words.extend(request.budget_hours.map(|hours| format!("at most {hours} hours in total")));
     words.push(format!(
         "a loss of at most {} from the first round to the last",
-        format_percent(asked.drift)
+        format_percent(request.drift)
     ));
     words.join(", ")
 }

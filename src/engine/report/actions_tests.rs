@@ -172,8 +172,9 @@ fn what_a_plan_says_steers_no_terminal() {
 
 #[test]
 fn what_went_wrong_is_told_before_what_went_well() {
-    let told = ActionSummary::from_plan(&whole());
-    let begins: Vec<&str> = told.records.iter().filter_map(|line| line.split(':').next()).collect();
+    let summary = ActionSummary::from_plan(&whole());
+    let begins: Vec<&str> =
+        summary.records.iter().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(begins, ["not known yet", "left to others", "done", "done"]);
 }
 
@@ -197,10 +198,10 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
     // An explanation stays with its node.
     let plan = run.actions.as_mut().expect("a plan");
     plan.actions[1].findings.push(finding.clone());
-    let told = crate::report::explain::explain(&run, &finding).expect("known");
-    assert!(told.contains("frozen: the breaker tripped"), "{told}");
-    assert!(told.contains("done: drain node0007: DRAINING"), "{told}");
-    assert!(!told.contains("node0009"), "{told}");
+    let explanation = crate::report::explain::explain(&run, &finding).expect("known");
+    assert!(explanation.contains("frozen: the breaker tripped"), "{explanation}");
+    assert!(explanation.contains("done: drain node0007: DRAINING"), "{explanation}");
+    assert!(!explanation.contains("node0009"), "{explanation}");
 }
 
 #[test]
@@ -220,8 +221,8 @@ fn commands_of_kubernetes_are_joined_as_a_shell_joins_them_and_boots_make_no_gro
             .to_vec(),
         ..action(ActionKind::Certify, node, &[], "passed run r2")
     };
-    let told = ActionSummary::from_plan(&plan(vec![certify("n1"), certify("n2")]));
-    let [group] = told.groups.as_slice() else { panic!("{told:?}") };
+    let summary = ActionSummary::from_plan(&plan(vec![certify("n1"), certify("n2")]));
+    let [group] = summary.groups.as_slice() else { panic!("{summary:?}") };
     assert_eq!(group.whys, ["certify n[1-2] (2 nodes): passed run r2"]);
     assert_eq!(group.calls[0], "kubectl taint node n1 \"a:b-\" && kubectl label node n1");
 }

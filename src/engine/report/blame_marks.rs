@@ -88,19 +88,19 @@ pub(super) fn blame_grid(findings: &[Finding], grid: &HeatmapGrid) -> GridBlame 
 /// most of them in any other test.
 fn is_borne_out(finding: &Finding, part: &GridBlame, grid: &HeatmapGrid) -> bool {
     let (mut all, mut bad) = (0, 0);
-    let mut look = |row: usize, col: usize| {
+    let mut count_spot = |row: usize, col: usize| {
         if let Some(spot) = grid.at(row, col) {
             all += 1;
             bad += usize::from(!spot.is_as_expected());
         }
     };
     for &row in &part.rows {
-        (0..grid.cols.len()).for_each(|col| look(row, col));
+        (0..grid.cols.len()).for_each(|col| count_spot(row, col));
     }
     for &col in &part.cols {
-        (0..grid.rows.len()).for_each(|row| look(row, col));
+        (0..grid.rows.len()).for_each(|row| count_spot(row, col));
     }
-    part.cells.iter().for_each(|&(row, col)| look(row, col));
+    part.cells.iter().for_each(|&(row, col)| count_spot(row, col));
     if names_test(finding, grid) { 0 < bad } else { all < 2 * bad }
 }
 

@@ -115,24 +115,24 @@ mod tests {
 
     #[test]
     fn every_eye_sees_the_bands_rise_in_lightness_and_apart() {
-        for (who, seen) in &SEEN {
+        for (vision, seen) in &SEEN {
             for pair in BANDS.windows(2) {
                 let (a, b) = (lab(pair[0].colour, seen), lab(pair[1].colour, seen));
                 let far = a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
-                assert!(a[0] + 3.0 < b[0], "{who}: lightness {} then {}", a[0], b[0]);
+                assert!(a[0] + 3.0 < b[0], "{vision}: lightness {} then {}", a[0], b[0]);
                 // A difference of 2.3 is just noticeable (CIE 1976).
-                assert!(9.0 < far, "{who}: {:?} and {:?} are {far} apart", pair[0], pair[1]);
+                assert!(9.0 < far, "{vision}: {:?} and {:?} are {far} apart", pair[0], pair[1]);
             }
         }
     }
 
     #[test]
     fn one_lost_link_stands_out_from_healthy_for_every_eye() {
-        for (who, seen) in &SEEN {
+        for (vision, seen) in &SEEN {
             let healthy = lab(BANDS[1].colour, seen);
             let lost = lab(find_band(17.0 / 18.0).expect("a ratio").colour, seen);
             let far = healthy.iter().zip(lost).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
-            assert!(20.0 < far, "{who}: {far}");
+            assert!(20.0 < far, "{vision}: {far}");
         }
     }
 

@@ -55,10 +55,10 @@ mod tests {
 
     #[test]
     fn steps_are_shown_once_where_gpus_agree() {
-        let step = |step: &str, gpu: Option<u32>, said: &str| FabricStep {
+        let step = |step: &str, gpu: Option<u32>, result: &str| FabricStep {
             step: step.to_owned(),
             gpu,
-            said: said.to_owned(),
+            said: result.to_owned(),
         };
         let refused = "cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800)";
         let why = "no IMEX channel is visible: make one (`nvidia-modprobe -c 0`)";

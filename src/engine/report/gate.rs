@@ -347,11 +347,11 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
             "held: {kind:?} {name}, {count} nodes, since {at}, by pid {pid} on {host}"
         );
     }
-    let mut said: BTreeMap<Outcome, usize> = BTreeMap::new();
+    let mut by_outcome: BTreeMap<Outcome, usize> = BTreeMap::new();
     for mark in ledger.marks.values() {
-        *said.entry(mark.outcome).or_default() += 1;
+        *by_outcome.entry(mark.outcome).or_default() += 1;
     }
-    for (outcome, count) in said {
+    for (outcome, count) in by_outcome {
         let _ = writeln!(text, "marked {outcome}: {}", count_noun(count, "node", "nodes"));
     }
     let (drains, marks) = budget::count_within_hour(ledger, now);
@@ -459,12 +459,12 @@ mod tests {
             spent: vec![spent(1_000), spent(9_000)],
             ..JournalState::default()
         };
-        let asked = GateLiveView { nodes: &[], unasked: None, live: None };
-        let shown = render(&ledger, &now, asked);
+        let view = GateLiveView { nodes: &[], unasked: None, live: None };
+        let shown = render(&ledger, &now, view);
         assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
         assert!(shown.contains("started within the hour: 0 drains, 1 mark\n"), "{shown}");
         let budgets = ["drains at a time: 1 of 1 left".to_owned()];
-        let document = build_document(&ledger, &now, asked, Some(&budgets));
+        let document = build_document(&ledger, &now, view, Some(&budgets));
         let document = serde_json::to_value(document).expect("JSON");
         assert_eq!(document["marks"][0]["class"], "nvlink-low");
         assert_eq!(document["spent_within_hour"], serde_json::json!({ "drains": 0, "marks": 1 }));
@@ -496,8 +496,8 @@ mod tests {
         ];
         let now = ClockStamp { at: "2026-03-04T06:00:00Z".to_owned(), ..ClockStamp::default() };
         let ledger = JournalState::default();
-        let told = render(&ledger, &now, GateLiveView { nodes: &rows, unasked: None, live: None });
-        let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
+        let text = render(&ledger, &now, GateLiveView { nodes: &rows, unasked: None, live: None });
+        let shown = text.lines().take(6).collect::<Vec<_>>().join("\n");
         assert_eq!(
             shown,
             "as of 2026-03-04T06:00:00Z\nbreaker: closed\ndiffering from the journal: 1\n  \
@@ -505,8 +505,8 @@ mod tests {
              \"rma\", by bob: next step\ndrained by fabricgate: 1\n  \
              node25  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  next step"
         );
-        assert!(told.contains("no longer drained: node26"), "{told}");
-        assert!(!told.contains("by hand"), "that was not seen: {told}");
+        assert!(text.contains("no longer drained: node26"), "{text}");
+        assert!(!text.contains("by hand"), "that was not seen: {text}");
     }
 
     #[test]
@@ -514,13 +514,13 @@ mod tests {
         let rows = [row("n1", DrainStanding::Unknown, None)];
         let now = ClockStamp { at: "T".to_owned(), ..ClockStamp::default() };
         let shown = GateLiveView { nodes: &rows, unasked: Some("no answer"), live: None };
-        let told = render(&JournalState::default(), &now, shown);
+        let text = render(&JournalState::default(), &now, shown);
         assert!(
-            told.starts_with("as of T, the scheduler could not be queried: no answer\n"),
-            "{told}"
+            text.starts_with("as of T, the scheduler could not be queried: no answer\n"),
+            "{text}"
         );
-        assert!(told.contains("the journal's last known state"), "{told}");
-        assert!(told.contains("drained by fabricgate, according to the journal: 0"), "{told}");
-        assert!(told.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{told}");
+        assert!(text.contains("the journal's last known state"), "{text}");
+        assert!(text.contains("drained by fabricgate, according to the journal: 0"), "{text}");
+        assert!(text.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{text}");
     }
 }

@@ -153,7 +153,7 @@ fn describe_unknown(run: &Run) -> String {
             format!("{name}{of} could not be verified: {why}")
         }
         [first, rest @ ..] => {
-            let who = if rest.len() + 1 == all {
+            let subject = if rest.len() + 1 == all {
                 format!("none of {all} nodes could be verified")
             } else {
                 let names: Vec<&str> = nodes.iter().map(|n| n.node.as_str()).collect();
@@ -162,10 +162,10 @@ fn describe_unknown(run: &Run) -> String {
             };
             match reasons.len() {
                 1 => format!(
-                    "{who}: {}",
+                    "{subject}: {}",
                     clip(&relative_to_source(&first.reason, &run.info.source), 160)
                 ),
-                n => format!("{who}, for {n} different reasons"),
+                n => format!("{subject}, for {n} different reasons"),
             }
         }
     }
@@ -200,13 +200,13 @@ fn describe_findings(run: &Run, blamed: &[&Finding], domains: &BTreeSet<&DomainN
             let kind = first.locus.kind;
             let count = groups.get(&(kind, &first.class)).map_or(0, BTreeSet::len);
             let whole = total_parts(run, kind, domains);
-            let who = match (count, whole) {
+            let subject = match (count, whole) {
                 (1, 2..) => format!("{} (1 of {whole})", name_single_part(first, domains)),
                 (1, _) => name_single_part(first, domains),
                 (_, whole) if count < whole => format!("{} of {whole}", count_parts(kind, count)),
                 _ => count_parts(kind, count),
             };
-            format!("{who} {}", class_text::class_predicate(&first.class, outcome, count == 1))
+            format!("{subject} {}", class_text::class_predicate(&first.class, outcome, count == 1))
         })
         .collect();
     let mut what = if clauses.is_empty() {

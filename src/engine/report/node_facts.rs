@@ -156,14 +156,14 @@ fn collect_remarks(gpus: &[GpuFacts]) -> Vec<String> {
     for gpu in gpus {
         for remark in gpu_remarks(gpu) {
             match all.iter_mut().find(|(what, _)| *what == remark) {
-                Some((_, who)) => who.push(gpu.index),
+                Some((_, gpus_with_it)) => gpus_with_it.push(gpu.index),
                 None => all.push((remark, vec![gpu.index])),
             }
         }
     }
-    let shown = all.iter().map(|(what, who)| match who.as_slice() {
+    let shown = all.iter().map(|(what, gpus_with_it)| match gpus_with_it.as_slice() {
         [one] => format!("GPU {one}: {what}"),
-        who => format!("GPUs {}: {what}", format_ranges(who)),
+        gpus_with_it => format!("GPUs {}: {what}", format_ranges(gpus_with_it)),
     });
     shown.collect()
 }

@@ -140,15 +140,15 @@ fn format_links(gpu: &GpuLinks) -> String {
     if gpu.all_inactive {
         return "all links inactive".to_owned();
     }
-    let told: Vec<_> = gpu.links.iter().filter(|l| l.active.is_some()).collect();
+    let listed: Vec<_> = gpu.links.iter().filter(|l| l.active.is_some()).collect();
     let mut parts = Vec::new();
-    if told.is_empty() {
+    if listed.is_empty() {
         parts.push(format!("{}, state not reported", count_noun(gpu.links.len(), "link", "links")));
     } else {
-        let up = told.iter().filter(|l| l.active == Some(true)).count();
-        parts.push(format!("{up} of {} listed links active", told.len()));
+        let up = listed.iter().filter(|l| l.active == Some(true)).count();
+        parts.push(format!("{up} of {} listed links active", listed.len()));
         let down: Vec<u32> =
-            told.iter().filter(|l| l.active == Some(false)).map(|l| l.link).collect();
+            listed.iter().filter(|l| l.active == Some(false)).map(|l| l.link).collect();
         if !down.is_empty() {
             parts.push(format!("inactive {}", format_ranges(&down)));
         }
@@ -187,14 +187,14 @@ fn format_fabric(gpu: &GpuFabric) -> String {
         |v: &Option<String>| v.as_deref().map_or_else(|| "not reported".into(), |v| clip(v, 60));
     let mut text = format!("state {}, status {}", value(&gpu.state), value(&gpu.status));
     // Values that do not apply would fill the line on every machine without a fabric.
-    let told = |v: &&String| v.as_str() != "N/A";
-    if let Some(clique) = gpu.clique_id.as_ref().filter(told) {
+    let applies = |v: &&String| v.as_str() != "N/A";
+    if let Some(clique) = gpu.clique_id.as_ref().filter(applies) {
         text.push_str(&format!(", clique {}", clip(clique, 40)));
     }
-    if let Some(cluster) = gpu.cluster_uuid.as_ref().filter(told) {
+    if let Some(cluster) = gpu.cluster_uuid.as_ref().filter(applies) {
         text.push_str(&format!(", cluster {}", clip(cluster, 40)));
     }
-    let health = gpu.health.iter().filter(|(_, v)| told(v));
+    let health = gpu.health.iter().filter(|(_, v)| applies(v));
     let health: Vec<String> =
         health.map(|(k, v)| format!("{}: {}", clip(k, 40), clip(v, 40))).collect();
     if !health.is_empty() {
@@ -271,9 +271,9 @@ mod tests {
         };
         let nvlinks = (0..8).map(|g| gpu(g, (g == 5).then_some(2))).collect();
         let facts = ToolFacts { nvlinks, ..ToolFacts::default() };
-        let told: Vec<String> = describe_facts(&facts).into_iter().map(|(_, text)| text).collect();
+        let lines: Vec<String> = describe_facts(&facts).into_iter().map(|(_, text)| text).collect();
         assert_eq!(
-            told,
+            lines,
             [
                 "GPUs 0-4, 6-7: 4 of 4 listed links active, 25.00 GB/s each",
                 "GPU 5: 3 of 4 listed links active, inactive 2, 25.00 GB/s each"
@@ -291,8 +291,8 @@ mod tests {
             ("gpu.odd", "x"),
         ];
         let parameters = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-        let told = list_values(&ToolFacts { parameters, ..ToolFacts::default() });
-        assert_eq!(told, ["gpu.odd x", "retired: 0 (GPU 0), 5 (GPU 1)", "ecc: On (GPUs 0-1)"]);
+        let lines = list_values(&ToolFacts { parameters, ..ToolFacts::default() });
+        assert_eq!(lines, ["gpu.odd x", "retired: 0 (GPU 0), 5 (GPU 1)", "ecc: On (GPUs 0-1)"]);
     }
 
     #[test]

@@ -124,11 +124,11 @@ fn candidate_names(text: &str) -> impl Iterator<Item = (usize, &str)> {
 mod tests {
     use super::*;
 
-    fn told(pairs: &[(&str, &str)]) -> Vec<String> {
+    fn grouped_lines(pairs: &[(&str, &str)]) -> Vec<String> {
         let names = ["node0001", "node0002", "node0003", "n.example.org"].into();
         let all = group_by_reason(pairs.iter().copied(), &names);
-        let told = |it: &ReasonGroup| format!("{} ({}): {}", it.whats.join(", "), it.count, it.why);
-        all.iter().map(told).collect()
+        let line = |it: &ReasonGroup| format!("{} ({}): {}", it.whats.join(", "), it.count, it.why);
+        all.iter().map(line).collect()
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let ssh = |node: &str| format!("ssh: Could not resolve hostname {node}: not known");
         let (a, b) = (ssh("node0001"), ssh("node0002"));
         assert_eq!(
-            told(&[("q on node0001", &a), ("q on node0002", &b), ("node node0002", &b)]),
+            grouped_lines(&[("q on node0001", &a), ("q on node0002", &b), ("node node0002", &b)]),
             ["q on node[0001-0002], node node0002 (3): \
               ssh: Could not resolve hostname node[0001-0002]: not known"]
         );
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_not_alike_stays_apart_and_longer_names_are_other_names() {
         assert_eq!(
-            told(&[
+            grouped_lines(&[
                 ("node0001", "busy"),
                 ("node0002", "node0001 is busy"),
                 ("node0003", "node00030 is down"),

@@ -223,12 +223,12 @@ fn write_nodes(page: &mut TerminalPage, run: &Run) {
     });
     let reasons = reason_groups::group_by_reason(pairs, &collect_names(run));
     for of in reasons.iter().take(MOST) {
-        let who = match of.count {
+        let subject = match of.count {
             all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
             _ => of.whats.join(", "),
         };
         let why = relative_to_source(&of.why, &run.info.source);
-        page.outcome_line(Outcome::Unknown, &format!("{who}: {why}"));
+        page.outcome_line(Outcome::Unknown, &format!("{subject}: {why}"));
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);

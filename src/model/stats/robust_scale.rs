@@ -149,8 +149,8 @@ mod tests {
         fn qn_is_the_order_statistic_of_the_paper(
             values in prop::collection::vec(-10.0..10.0f64, 2..40)
         ) {
-            let ours = qn(&values).expect("values");
-            prop_assert!((ours - naive(&values) * correction(values.len())).abs() < 1e-12);
+            let computed = qn(&values).expect("values");
+            prop_assert!((computed - naive(&values) * correction(values.len())).abs() < 1e-12);
         }
     }
 }

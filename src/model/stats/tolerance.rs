@@ -88,14 +88,14 @@ mod tests {
             (50, 0.95, 0.95, 2.065),
             (43, 0.90, 0.99, 1.873),
         ] {
-            let ours = tolerance_factor(n, coverage, confidence).expect("a factor");
-            assert!((ours - factor).abs() < 1.5e-3, "{n}: {ours}");
+            let computed = tolerance_factor(n, coverage, confidence).expect("a factor");
+            assert!((computed - factor).abs() < 1.5e-3, "{n}: {computed}");
         }
         for (n, exact, closed) in [(17, 4.47, 4.44), (71, 3.64, 3.63), (200, 3.40, 3.39)] {
-            let ours = tolerance_factor(n, 0.999, 0.95).expect("a factor");
-            assert!((ours - exact).abs() < 5e-3, "{n}: {ours}");
-            let ours = tolerance_factor_closed(n, 0.999, 0.95).expect("a factor");
-            assert!((ours - closed).abs() < 5e-3, "{n}: {ours}");
+            let computed = tolerance_factor(n, 0.999, 0.95).expect("a factor");
+            assert!((computed - exact).abs() < 5e-3, "{n}: {computed}");
+            let computed = tolerance_factor_closed(n, 0.999, 0.95).expect("a factor");
+            assert!((computed - closed).abs() < 5e-3, "{n}: {computed}");
         }
         assert_eq!(tolerance_factor(1, 0.9, 0.9), None);
         assert_eq!(tolerance_factor(9, 1.0, 0.9), None);

@@ -36,7 +36,7 @@ pub struct SimCollectiveRequest<'a> {
 /// Builds the document of this node.
 pub fn build_document(
     place: &NativeProbeSite<'_>,
-    asked: &SimCollectiveRequest<'_>,
+    request: &SimCollectiveRequest<'_>,
 ) -> CollectiveDocument {
     let gpus = place.all_gpus();
     let mut document = CollectiveDocument {
@@ -49,7 +49,7 @@ pub fn build_document(
         ranks: place.probed_ranks(),
         transports: Vec::new(),
         algorithms: Vec::new(),
-        asserted: asked.asserted.map(path_name),
+        asserted: request.asserted.map(path_name),
         environment: nccl_variables(place),
         tests: Vec::new(),
         around: Some(place.driver_telemetry()),
@@ -60,9 +60,9 @@ pub fn build_document(
         let what = "the driver reports no GPU";
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
     } else {
-        place.with_invocation(0, |bench| fill_paths(bench, &gpus, asked, &mut document));
-        for name in asked.tests {
-            run_test(place, name, &gpus, asked, &mut document);
+        place.with_invocation(0, |bench| fill_paths(bench, &gpus, request, &mut document));
+        for name in request.tests {
+            run_test(place, name, &gpus, request, &mut document);
         }
     }
     let lacks = |it: &ProbeProblem| {
@@ -87,7 +87,7 @@ fn nccl_variables(place: &NativeProbeSite<'_>) -> BTreeMap<String, String> {
 fn fill_paths(
     bench: &ToolInvocation<'_>,
     gpus: &[GpuIndex],
-    asked: &SimCollectiveRequest<'_>,
+    request: &SimCollectiveRequest<'_>,
     document: &mut CollectiveDocument,
 ) {
     let several = 1 < bench.node_names(gpus).len();
@@ -102,7 +102,7 @@ fn fill_paths(
     if bench.can_reduce(gpus) {
         document.transports.insert(0, "NVLS".to_owned());
     }
-    for name in asked.tests {
+    for name in request.tests {
         let switch = bench.uses_switch_reduction(gpus);
         let algorithm = match SimCollective::from_program(name) {
             Some(
@@ -114,7 +114,7 @@ fn fill_paths(
         document.algorithms.extend(algorithm.map(|it| (name.clone(), it.to_owned())));
     }
     let taken = |path: &str| document.transports.iter().any(|t| t.eq_ignore_ascii_case(path));
-    if let Some(path) = asked.asserted.filter(|path| !taken(path)) {
+    if let Some(path) = request.asserted.filter(|path| !taken(path)) {
         let what =
             format!("{path} was requested, but NCCL uses {}", document.transports.join(", "));
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "another-path", what));
@@ -125,7 +125,7 @@ fn run_test(
     place: &NativeProbeSite<'_>,
     name: &str,
     gpus: &[GpuIndex],
-    asked: &SimCollectiveRequest<'_>,
+    request: &SimCollectiveRequest<'_>,
     document: &mut CollectiveDocument,
 ) {
     let problem = |kind, class: &str, what: &str| ProbeProblem {
@@ -138,29 +138,31 @@ fn run_test(
         return;
     };
     if let Some((node, what)) = place.with_invocation(0, |bench| bench.collective_failure(gpus)) {
-        let told = problem(OutputProblemKind::Error, "nccl-error", &what);
-        document.problems.push(ProbeProblem { node: Some(node), ..told });
+        let reported = problem(OutputProblemKind::Error, "nccl-error", &what);
+        document.problems.push(ProbeProblem { node: Some(node), ..reported });
         return;
     }
     let first = place.is_here(gpus[0]);
     let wrong = |gpu: &&GpuIndex| place.fabric.gpus[**gpu].corrupt && place.is_here(**gpu);
     for gpu in gpus.iter().filter(wrong) {
         let what = "elements differ from the expected result";
-        let told = problem(OutputProblemKind::Corrupt, "wrong-data", what);
-        document.problems.push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..told });
+        let reported = problem(OutputProblemKind::Corrupt, "wrong-data", what);
+        document
+            .problems
+            .push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..reported });
     }
     if !first {
         return;
     }
-    for reading in 0..asked.readings {
+    for reading in 0..request.readings {
         let points = place.with_invocation(reading, |bench| {
             let bus = bench.bus_bandwidth(collective, gpus);
             // If every rank's part is empty, nothing can be timed.
-            let sizes = sweep_sizes(asked).into_iter();
+            let sizes = sweep_sizes(request).into_iter();
             sizes
                 .filter(|bytes| 0 < collective.message_counts(*bytes, gpus.len()).0)
                 .map(|bytes| {
-                    measure_point(bench, name, collective, gpus, bytes, bus, asked.iterations)
+                    measure_point(bench, name, collective, gpus, bytes, bus, request.iterations)
                 })
                 .collect()
         });
@@ -194,9 +196,9 @@ fn measure_point(
     }
 }
 
-fn sweep_sizes(asked: &SimCollectiveRequest<'_>) -> Vec<u64> {
-    let [least, most] = asked.bytes;
-    let next = |size: &u64| size.checked_mul(asked.factor.max(2));
+fn sweep_sizes(request: &SimCollectiveRequest<'_>) -> Vec<u64> {
+    let [least, most] = request.bytes;
+    let next = |size: &u64| size.checked_mul(request.factor.max(2));
     let all = std::iter::successors(Some(least.max(4)), next);
     all.take_while(|size| *size <= most).take(MOST_SIZES).collect()
 }

@@ -32,15 +32,15 @@ pub struct SimCopyRequest<'a> {
 }
 
 /// Builds the document of this node.
-pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -> CopyDocument {
+pub fn build_document(place: &NativeProbeSite<'_>, request: &SimCopyRequest<'_>) -> CopyDocument {
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: place.node.to_owned(),
         cuda: place.cuda_version(),
-        buffer_bytes: asked.buffer_bytes,
-        copies: asked.copies,
-        warmup: asked.warmup,
+        buffer_bytes: request.buffer_bytes,
+        copies: request.copies,
+        warmup: request.warmup,
         gpus: place.probed_gpus(),
         ranks: if place.nodes.is_empty() { Vec::new() } else { place.probed_ranks() },
         tests: Vec::new(),
@@ -52,8 +52,8 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -
         let what = "the driver reports no GPU".to_owned();
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
     } else {
-        for name in asked.tests {
-            if run_test(place, asked, name, &mut document) == SimCopyFlow::Stop {
+        for name in request.tests {
+            if run_test(place, request, name, &mut document) == SimCopyFlow::Stop {
                 break;
             }
         }
@@ -75,7 +75,7 @@ enum SimCopyFlow {
 
 fn run_test(
     place: &NativeProbeSite<'_>,
-    asked: &SimCopyRequest<'_>,
+    request: &SimCopyRequest<'_>,
     name: &str,
     document: &mut CopyDocument,
 ) -> SimCopyFlow {
@@ -127,13 +127,13 @@ fn run_test(
             });
         }
     }
-    let holes = SimCopyGaps { place, case, asked, gpus: &gpus };
-    let mut strangers: Vec<(&str, &str)> = Vec::new();
+    let holes = SimCopyGaps { place, case, asked: request, gpus: &gpus };
+    let mut foreign: Vec<(&str, &str)> = Vec::new();
     for (at, other) in holes.cells() {
         let [row, col] = [at, other].map(|gpu| place.fabric.node_of(gpu).name.as_str());
         let import = holes.is_foreign(at, other) && place.is_here(at) && !missing(at);
-        if import && !missing(other) && !strangers.contains(&(row, col)) {
-            strangers.push((row, col));
+        if import && !missing(other) && !foreign.contains(&(row, col)) {
+            foreign.push((row, col));
             let what = format!("the memory of {col} cannot be imported on {row}: another fabric");
             problems.push(ProbeProblem {
                 code: Some("CUDA_ERROR_INVALID_HANDLE".to_owned()),
@@ -141,18 +141,18 @@ fn run_test(
             });
         }
     }
-    let mut told: Vec<u32> = Vec::new();
+    let mut reported: Vec<u32> = Vec::new();
     for (at, other) in holes.cells().filter(|(at, other)| holes.is_corrupt(*at, *other)) {
         let (by, end) = (place.fabric.cuda_index(at), place.fabric.cuda_index(other));
         // One entry per copying GPU, which is not necessarily the faulty one.
-        if place.is_here(at) && !told.contains(&by) {
-            told.push(by);
+        if place.is_here(at) && !reported.contains(&by) {
+            reported.push(by);
             let what = format!("4096 words arrived wrong, copied by GPU {by}, with GPU {end}");
             let problem = problem(OutputProblemKind::Corrupt, "wrong-data", what);
             problems.push(ProbeProblem { gpu: Some(by), ..problem });
         }
     }
-    add_rows(place, asked, &holes, &missing, document);
+    add_rows(place, request, &holes, &missing, document);
     SimCopyFlow::Continue
 }
 
@@ -218,7 +218,7 @@ impl SimCopyGaps<'_> {
 /// Adds the numbers of this node's rows.
 fn add_rows(
     place: &NativeProbeSite<'_>,
-    asked: &SimCopyRequest<'_>,
+    request: &SimCopyRequest<'_>,
     holes: &SimCopyGaps<'_>,
     missing: &dyn Fn(GpuIndex) -> bool,
     document: &mut CopyDocument,
@@ -237,7 +237,7 @@ fn add_rows(
             !gone && !holes.is_foreign(*at, *other) && !holes.is_corrupt(*at, *other)
         })
         .collect();
-    let readings: Vec<Vec<SimMatrix>> = (0..asked.readings)
+    let readings: Vec<Vec<SimMatrix>> = (0..request.readings)
         .map(|reading| {
             place.with_invocation(reading, |b| b.measure_case(NvbandwidthLayout::V0_8, case, gpus))
         })

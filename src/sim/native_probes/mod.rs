@@ -45,13 +45,13 @@ pub struct NativeProbeSite<'a> {
 
 impl NativeProbeSite<'_> {
     /// Creates the invocation of one reading: on this node alone, or with all others.
-    fn with_invocation<T>(&self, reading: u32, ask: impl FnOnce(&ToolInvocation<'_>) -> T) -> T {
+    fn with_invocation<T>(&self, reading: u32, act: impl FnOnce(&ToolInvocation<'_>) -> T) -> T {
         let hosts = self
             .nodes
             .iter()
             .map(|name| MpiHost { name: name.clone(), ranks: self.fabric.gpus_of([name]).len() });
         let job = MpiJob { hosts: hosts.collect(), environment: self.environment.clone() };
-        ask(&ToolInvocation {
+        act(&ToolInvocation {
             scenario: self.scenario,
             fabric: self.fabric,
             scope: self.scope(),

@@ -18,9 +18,9 @@ const LOGGED_VARIABLES: [&str; 6] = [
 /// The log of all ranks, concatenated; empty unless the debug variable is set. The text is that of
 /// NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`, `src/transport/*.cc`, `src/enqueue.cc`).
 pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
-    let asked =
+    let is_logged =
         bench.nccl_variable("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
-    if !asked || run.gpus.is_empty() {
+    if !is_logged || run.gpus.is_empty() {
         return String::new();
     }
     let (fabric, ranks) = (bench.fabric, run.gpus.len());

@@ -12,8 +12,8 @@ const VBIOS: &str = "96.00.74.00.01";
 pub fn answer_query(bench: &ToolInvocation<'_>, args: &[String]) -> Option<SimToolOutput> {
     let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
     let format = value("--format").unwrap_or_default();
-    let says = |word: &str| format.split(',').any(|part| part == word);
-    let form = SmiCsvFormat { header: !says("noheader"), units: !says("nounits") };
+    let has_option = |word: &str| format.split(',').any(|part| part == word);
+    let form = SmiCsvFormat { header: !has_option("noheader"), units: !has_option("nounits") };
     if let Some(fields) = value("--query-compute-apps") {
         return Some(render_processes(bench, fields, form));
     }

@@ -122,8 +122,8 @@ enum YearRuleArg {
 
 impl YearRuleArg {
     fn to_rule(self) -> YearRule {
-        let mut ours = SchemeSettings::default();
-        let mut named = |name: &str| ours.name = name.to_owned();
+        let mut scheme = SchemeSettings::default();
+        let mut named = |name: &str| scheme.name = name.to_owned();
         match self {
             Self::Floor90 => return YearRule::Floor(0.9),
             Self::Floor95 => return YearRule::Floor(0.95),
@@ -149,28 +149,28 @@ impl YearRuleArg {
             Self::NoBudget => named("no budgets"),
             Self::Clean1 => named("one clean run"),
         }
-        let policy = &mut ours.policy;
+        let policy = &mut scheme.policy;
         let alone = [Self::Wait300, Self::Wait1200, Self::Wait3600, Self::Unconfirmed, Self::Once];
         if alone.contains(&self) {
             policy.again_hours = 0.0;
         }
         match self {
-            Self::Wait300 => ours.confirm_after_s = 300.0,
-            Self::Wait1200 => ours.confirm_after_s = 1_200.0,
-            Self::Wait3600 => ours.confirm_after_s = 3_600.0,
+            Self::Wait300 => scheme.confirm_after_s = 300.0,
+            Self::Wait1200 => scheme.confirm_after_s = 1_200.0,
+            Self::Wait3600 => scheme.confirm_after_s = 3_600.0,
             Self::Unconfirmed => policy.confirmed = false,
-            Self::History => ours.history = true,
+            Self::History => scheme.history = true,
             Self::Again1 | Self::Again4 | Self::Again20 => {
                 let hours = match self {
                     Self::Again1 => 1.0,
                     Self::Again4 => 4.0,
                     _ => 20.0,
                 };
-                (policy.again_hours, ours.repeat_after_s) = (hours, Some(hours * 3_600.0));
+                (policy.again_hours, scheme.repeat_after_s) = (hours, Some(hours * 3_600.0));
             }
-            Self::Drift => ours.drift = true,
-            Self::Unstated => ours.restates_levels = false,
-            Self::Readings3 => ours.readings = [3, 5],
+            Self::Drift => scheme.drift = true,
+            Self::Unstated => scheme.restates_levels = false,
+            Self::Readings3 => scheme.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,
             Self::NoFreeze => {
                 (policy.freeze_domain, policy.freeze_fleet) = (usize::MAX, 1.0);
@@ -183,7 +183,7 @@ impl YearRuleArg {
             Self::Clean1 => policy.clean_sweeps = 1,
             _ => {}
         }
-        YearRule::Scheme(Box::new(ours))
+        YearRule::Scheme(Box::new(scheme))
     }
 }
 

@@ -96,8 +96,8 @@ impl YearFleet {
         let mut claims = claims_file::parse("study", &text).expect("claims of the study are good");
         // A scheduler reports its nodes' addresses, by which alone IMEX identifies them.
         for node in claims.domains.iter().flat_map(|domain| &domain.nodes) {
-            let said = claims.nodes.entry(node.clone()).or_default();
-            said.aliases.push(node_address(FleetPosition::from_name(node).node));
+            let report = claims.nodes.entry(node.clone()).or_default();
+            report.aliases.push(node_address(FleetPosition::from_name(node).node));
         }
         let nvlink_domains = claims.domains.iter().map(|domain| domain.name.clone()).collect();
         let racks = (0..racks).map(|at| YearRack::new(at, Vec::new())).collect();
@@ -164,9 +164,9 @@ fn render_and_parse(rack: &mut YearRack, step: &PlanStep, nodes: &[NodeName]) ->
         job: None,
     };
     let (_, argv) = tool_dispatch::split_environment(&step.argv);
-    let answer =
+    let output =
         tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-    let parsed = outputs::parse_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
+    let parsed = outputs::parse_streams(output.stdout.as_bytes(), output.stderr.as_bytes());
     rack.shapes.insert(key, parsed.clone());
     parsed
 }

@@ -69,7 +69,7 @@ impl YearRule {
     pub fn name(&self) -> String {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         match self {
-            Self::Scheme(ours) => ours.name.clone(),
+            Self::Scheme(scheme) => scheme.name.clone(),
             Self::Floor(least) => format!("floor {}", percent(*least)),
             Self::Retest(least) => format!("retest {}", percent(*least)),
             Self::BelowMedian(by) => format!("median - {}", percent(*by)),

@@ -106,7 +106,7 @@ pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> 
     let open =
         |trouble| FaultRecord { fault: trouble, reported_s: None, acted_s: None, repaired_s: None };
     let policy = match rule {
-        YearRule::Scheme(ours) => ours.policy.clone(),
+        YearRule::Scheme(scheme) => scheme.policy.clone(),
         YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => Policy::default(),
     };
     let gate = YearGate::new(policy, &fleet.claims);
@@ -134,7 +134,7 @@ pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> 
         let begin = day as f64 * DAY_S;
         world.run_audit(begin + AUDIT_S);
         let after_s = match rule {
-            YearRule::Scheme(ours) => ours.repeat_after_s,
+            YearRule::Scheme(scheme) => scheme.repeat_after_s,
             YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => None,
         };
         // Operators work by day in the meantime.
@@ -231,13 +231,13 @@ impl YearWorld<'_> {
             return;
         }
         match self.rule.clone() {
-            YearRule::Scheme(ours) => self.audit_with_scheme(&ours, &claims, at_s),
+            YearRule::Scheme(scheme) => self.audit_with_scheme(&scheme, &claims, at_s),
             simple => self.audit_with_rule(&simple, &claims, at_s),
         }
     }
 
-    fn audit_with_scheme(&mut self, ours: &SchemeSettings, claims: &Claims, at_s: f64) {
-        let (swept, to_s) = self.run_sweep(ours, claims, Profile::Audit, at_s);
+    fn audit_with_scheme(&mut self, scheme: &SchemeSettings, claims: &Claims, at_s: f64) {
+        let (swept, to_s) = self.run_sweep(scheme, claims, Profile::Audit, at_s);
         for verdict in &swept.final_verdicts.nodes {
             let known = self.known.entry(verdict.node.clone()).or_default();
             known.tried = Some(to_unix(at_s));
@@ -249,13 +249,13 @@ impl YearWorld<'_> {
         }
         self.run_gate(claims, Profile::Audit, &swept.final_verdicts, [at_s, to_s]);
         self.note_uniform_low(claims, &swept, at_s);
-        if ours.history || ours.drift {
+        if scheme.history || scheme.drift {
             let case = sweep::build_case(claims, &swept.recordings, &self.expected, swept.sampled);
             let (at, shown) = (to_unix(at_s), run_summary::summarize_sound_parts(&case));
-            if ours.drift {
+            if scheme.drift {
                 self.drift.add_run(&at.to_string(), at, &shown);
             }
-            if ours.history {
+            if scheme.history {
                 self.history.push((format_rfc3339(at), shown));
                 let old = self.history.len().saturating_sub(HISTORY_RUNS);
                 self.history.drain(..old);
@@ -266,7 +266,7 @@ impl YearWorld<'_> {
     /// Sweeps these nodes; returns the end time.
     fn run_sweep(
         &mut self,
-        ours: &SchemeSettings,
+        scheme: &SchemeSettings,
         claims: &Claims,
         profile: Profile,
         at_s: f64,
@@ -279,14 +279,14 @@ impl YearWorld<'_> {
             claims,
             profile,
             probes: &probes,
-            readings: ours.readings[0],
-            most_readings: ours.readings[1],
+            readings: scheme.readings[0],
+            most_readings: scheme.readings[1],
             parallel: PARALLEL,
             seed: key.with_name("plan").value(),
             nvlink_across: &across,
             limits: PlanLimits::default(),
         };
-        let history = match ours.history {
+        let history = match scheme.history {
             true => run_summary::build_history(&self.history),
             false => PartHistory::default(),
         };
@@ -301,7 +301,7 @@ impl YearWorld<'_> {
         let against = StudyReference {
             catalogue: &self.expected,
             history: &history,
-            confirm_after_s: ours.confirm_after_s,
+            confirm_after_s: scheme.confirm_after_s,
         };
         let swept = sweep::run_sweep_against(&request, &mut meter, against);
         let to_s = meter.at_s;
@@ -354,7 +354,7 @@ impl YearWorld<'_> {
 
     /// Measures the nodes again that one run found slow, each with cleared partners.
     fn remeasure_suspects(&mut self, at_s: f64) {
-        let YearRule::Scheme(ours) = self.rule else { return };
+        let YearRule::Scheme(scheme) = self.rule else { return };
         let suspected: Vec<FleetPosition> =
             self.gate.suspected_nodes(at_s).map(FleetPosition::from_name).collect();
         self.apply_faults(at_s);
@@ -364,14 +364,14 @@ impl YearWorld<'_> {
             }
             let claims = self.partner_claims(spot);
             let from_s = at_s + turn as f64;
-            let (swept, to_s) = self.run_sweep(ours, &claims, Profile::Audit, from_s);
+            let (swept, to_s) = self.run_sweep(scheme, &claims, Profile::Audit, from_s);
             self.run_gate(&claims, Profile::Audit, &swept.final_verdicts, [from_s, to_s]);
         }
     }
 
     /// Records the faults that a run reports.
     fn record_findings(&mut self, findings: &[Finding], at_s: f64) {
-        let told: Vec<&Finding> =
+        let reported: Vec<&Finding> =
             findings.iter().filter(|found| Outcome::Unknown < found.outcome).collect();
         for open in self.faults.iter_mut().filter(|open| open.is_present(at_s)) {
             let spot = open.fault.position;
@@ -387,7 +387,7 @@ impl YearWorld<'_> {
                 let own = locus.node.as_ref().is_some_and(|it| it.as_str() == node);
                 own || peer.starts_with(&node)
             };
-            if told.iter().any(|found| names(&found)) {
+            if reported.iter().any(|found| names(&found)) {
                 open.reported_s.get_or_insert(at_s);
                 if is_shared {
                     open.acted_s.get_or_insert(at_s);
@@ -401,9 +401,9 @@ impl YearWorld<'_> {
         if self.drained.contains_key(&spot) {
             return;
         }
-        let guilty = self.is_faulty(spot, at_s);
+        let is_faulty = self.is_faulty(spot, at_s);
         self.score.drains += 1;
-        if !guilty {
+        if !is_faulty {
             *self
                 .score
                 .wrong_by_cause
@@ -417,18 +417,18 @@ impl YearWorld<'_> {
                 open.reported_s.get_or_insert(at_s);
             }
         }
-        let ready_s = at_s + self.repair_seconds(spot, at_s, guilty);
+        let ready_s = at_s + self.repair_seconds(spot, at_s, is_faulty);
         self.drained.insert(
             spot,
-            DrainedNode { since_s: at_s, is_wrong: !guilty, ready_s, repair_count: 0 },
+            DrainedNode { since_s: at_s, is_wrong: !is_faulty, ready_s, repair_count: 0 },
         );
         self.score.most_out = self.score.most_out.max(self.drained.len() as u64);
     }
 
     /// Duration of the operators' work on a node in seconds.
-    fn repair_seconds(&self, spot: FleetPosition, at_s: f64, guilty: bool) -> f64 {
+    fn repair_seconds(&self, spot: FleetPosition, at_s: f64, is_faulty: bool) -> f64 {
         let key = self.moment_key("takes", at_s).with_part(spot.number());
-        let days: &[f64] = if guilty { &REPAIR_DAYS } else { &INSPECTION_DAYS };
+        let days: &[f64] = if is_faulty { &REPAIR_DAYS } else { &INSPECTION_DAYS };
         draw_one(key, days) * DAY_S
     }
 
@@ -455,11 +455,11 @@ impl YearWorld<'_> {
     }
 
     /// One run of `recertify`, and the gate's turn.
-    fn recertify(&mut self, ours: &SchemeSettings, spot: FleetPosition, at_s: f64) {
+    fn recertify(&mut self, scheme: &SchemeSettings, spot: FleetPosition, at_s: f64) {
         let claims = self.partner_claims(spot);
         // A repaired node is measured without its history.
-        let ours = SchemeSettings { history: false, ..ours.clone() };
-        let (swept, to_s) = self.run_sweep(&ours, &claims, Profile::Recertify, at_s);
+        let scheme = SchemeSettings { history: false, ..scheme.clone() };
+        let (swept, to_s) = self.run_sweep(&scheme, &claims, Profile::Recertify, at_s);
         self.run_gate(&claims, Profile::Recertify, &swept.final_verdicts, [at_s, to_s]);
     }
 
@@ -500,27 +500,27 @@ impl YearWorld<'_> {
             let known = self.known.entry(node.clone()).or_default();
             (known.measured, known.tried) = (Some(to_unix(at_s)), Some(to_unix(at_s)));
         }
-        let mut accused = rule.accused_nodes(&seen);
+        let mut blamed = rule.accused_nodes(&seen);
         self.passed.extend(
-            nodes().filter(|node| !accused.contains(&FleetPosition::from_name(node))).cloned(),
+            nodes().filter(|node| !blamed.contains(&FleetPosition::from_name(node))).cloned(),
         );
-        for spot in &accused {
+        for spot in &blamed {
             self.passed.remove(&NodeName::from(spot.name()));
         }
         if let YearRule::Retest(_) = rule {
-            let again: Vec<FleetPosition> = accused.iter().copied().collect();
-            accused.clear();
+            let again: Vec<FleetPosition> = blamed.iter().copied().collect();
+            blamed.clear();
             let begin = to_s + sweep::CONFIRM_AFTER_S;
             for spot in again {
                 let claims = self.partner_claims(spot);
                 let (seen, end) = self.read_ratios(&claims, begin);
                 to_s = to_s.max(end);
                 if rule.accused_nodes(&seen).contains(&spot) {
-                    accused.insert(spot);
+                    blamed.insert(spot);
                 }
             }
         }
-        for spot in accused {
+        for spot in blamed {
             self.drain_node(spot, "below the line", [at_s, to_s]);
         }
     }

@@ -85,8 +85,8 @@ fn partition_topologies(claims: &Claims) -> Option<BTreeMap<String, String>> {
 
 /// The sizes of all levels of blocks, if a source reports several.
 fn block_sizes(claims: &Claims) -> Vec<usize> {
-    let told = claims.sources.iter().find_map(|it| it.settings.get(BLOCK_SIZES));
-    let sizes = told.iter().flat_map(|sizes| sizes.split(','));
+    let setting = claims.sources.iter().find_map(|it| it.settings.get(BLOCK_SIZES));
+    let sizes = setting.iter().flat_map(|sizes| sizes.split(','));
     // One unreadable size makes the list unusable.
     sizes.map(|size| size.parse().ok()).collect::<Option<_>>().unwrap_or_default()
 }
@@ -231,10 +231,10 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
             }
         }
         mark_confirmed_gpus(findings, &mut gpus);
-        let told: BTreeMap<u32, &str> =
+        let known_uuids: BTreeMap<u32, &str> =
             gpus.iter().filter_map(|(index, gpu)| Some((*index, gpu.uuid.as_deref()?))).collect();
         let count = own.and_then(|own| own.gpus_per_node);
-        let device = device::of_findings(node, findings, &told, count);
+        let device = device::of_findings(node, findings, &known_uuids, count);
         let machine = ground.machines.get(node);
         members.insert(
             node.clone(),
@@ -331,15 +331,16 @@ fn node_cliques(ground: &RunIndex<'_>, node: &NodeName) -> BTreeSet<String> {
         for gpu in &recording.parsed.facts.fabric {
             let is_attached =
                 gpu.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("completed"));
-            let said = gpu.cluster_uuid.as_deref().zip(gpu.clique_id.as_deref());
-            cliques
-                .extend(said.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)));
+            let identity = gpu.cluster_uuid.as_deref().zip(gpu.clique_id.as_deref());
+            cliques.extend(
+                identity.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)),
+            );
         }
     }
     if cliques.is_empty() {
-        let said = ground.source.run.claims.nodes.get(node);
-        let said = said.into_iter().flat_map(|said| &said.fabric);
-        let reported = said.filter(|fabric| fabric.basis == Some(SaidBasis::Reported));
+        let identity = ground.source.run.claims.nodes.get(node);
+        let identity = identity.into_iter().flat_map(|identity| &identity.fabric);
+        let reported = identity.filter(|fabric| fabric.basis == Some(SaidBasis::Reported));
         let words = |fabric: &FabricReport| {
             clique_name(fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?)
         };

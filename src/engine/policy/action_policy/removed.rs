@@ -33,11 +33,11 @@ pub const REMOVED: &[Removed] = &[
 
 /// Reads the policy that an earlier version may have recorded for a run.
 pub fn recorded<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
-    let mut said = Map::<String, Value>::deserialize(from)?;
+    let mut table = Map::<String, Value>::deserialize(from)?;
     for removed in REMOVED {
-        said.remove(removed.key);
+        table.remove(removed.key);
     }
-    Policy::deserialize(Value::Object(said)).map_err(D::Error::custom)
+    Policy::deserialize(Value::Object(table)).map_err(D::Error::custom)
 }
 
 #[cfg(test)]

@@ -264,14 +264,14 @@ fn racks_of_eighteen_are_counted_on_every_level() {
 
 #[test]
 fn sizes_that_slurm_refuses_are_refused() {
-    for (sizes, said) in [
+    for (sizes, message) in [
         (&[][..], "base block size first"),
         (&[0, 4][..], "base block size first"),
         (&[4, 12][..], "12 is not 4 times a power of two"),
         (&[16, 8][..], "8 is not 16 times"),
     ] {
         let error = BlockSizes::from_sizes(sizes).expect_err("refused").to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
     let sizes: Vec<_> = levels(&[4, 16]).sizes().collect();
     assert_eq!(sizes, [(4, 1), (16, 4)]);

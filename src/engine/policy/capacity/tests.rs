@@ -185,18 +185,18 @@ fn a_mix_is_read_and_weighed() {
     assert_eq!(mix.0, BTreeMap::from([(1, 10.0), (8, 30.0), (16, 60.0)]));
     let expected = 0.6 * 13.62 + 0.3 * 6.81 + 0.1 * 0.99;
     assert!((drain_price(NODES, 2, &mix, 0.01) - expected).abs() < 0.01);
-    let told = |text: &str| SegmentMix::parse(text).expect_err("no mix").to_string();
-    assert_eq!(told(" "), "no segment is named, expected SEGMENT=SHARE, such as 16=0.6,1=0.4");
-    assert_eq!(told("16=1,"), r#""": expected SEGMENT=SHARE, such as 16=0.6"#);
-    assert_eq!(told("16"), r#""16": expected SEGMENT=SHARE, such as 16=0.6"#);
-    assert_eq!(told("0=1"), r#"segment "0": expected a number of nodes, 1 or more"#);
-    assert_eq!(told("x=1"), r#"segment "x": expected a number of nodes, 1 or more"#);
-    assert_eq!(told("16=x"), "segment 16: share x, expected a number above 0");
-    assert_eq!(told("16=0"), "segment 16: share 0, expected a number above 0");
-    assert_eq!(told("16=-1"), "segment 16: share -1, expected a number above 0");
-    assert_eq!(told("16=nan"), "segment 16: share NaN, expected a number above 0");
-    assert_eq!(told("16=1,16=2"), "duplicate segment 16");
-    assert_eq!(told("16=1e308,8=1e308"), "the shares are too large to be added");
+    let error_of = |text: &str| SegmentMix::parse(text).expect_err("no mix").to_string();
+    assert_eq!(error_of(" "), "no segment is named, expected SEGMENT=SHARE, such as 16=0.6,1=0.4");
+    assert_eq!(error_of("16=1,"), r#""": expected SEGMENT=SHARE, such as 16=0.6"#);
+    assert_eq!(error_of("16"), r#""16": expected SEGMENT=SHARE, such as 16=0.6"#);
+    assert_eq!(error_of("0=1"), r#"segment "0": expected a number of nodes, 1 or more"#);
+    assert_eq!(error_of("x=1"), r#"segment "x": expected a number of nodes, 1 or more"#);
+    assert_eq!(error_of("16=x"), "segment 16: share x, expected a number above 0");
+    assert_eq!(error_of("16=0"), "segment 16: share 0, expected a number above 0");
+    assert_eq!(error_of("16=-1"), "segment 16: share -1, expected a number above 0");
+    assert_eq!(error_of("16=nan"), "segment 16: share NaN, expected a number above 0");
+    assert_eq!(error_of("16=1,16=2"), "duplicate segment 16");
+    assert_eq!(error_of("16=1e308,8=1e308"), "the shares are too large to be added");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_mix_stands_in_toml_and_json() {
     assert_eq!(json, r#"{"8":1.0,"16":0.6}"#);
     assert_eq!(serde_json::from_str::<SegmentMix>(&json).expect("a mix"), mix);
     assert_eq!(read("mix = {}").expect("nobody knows"), SegmentMix::default());
-    for (text, said) in [
+    for (text, message) in [
         ("mix = { 0 = 1.0 }", "segment \"0\": expected a number of nodes"),
         ("mix = { a = 1.0 }", "segment \"a\": expected a number of nodes"),
         ("mix = { 16 = -1.0 }", "segment 16: share -1, expected a number above 0"),
@@ -220,7 +220,7 @@ fn a_mix_stands_in_toml_and_json() {
         ("mix = { 16 = 1.0, 016 = 1.0 }", "duplicate segment 16"),
     ] {
         let error = read(text).expect_err(text).to_string();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(message), "{text}: {error}");
     }
 }
 
@@ -248,15 +248,18 @@ fn what_a_site_has_seen_counts_instead_of_chance() {
     // The mean number of failed nodes is equal, and sixteen are less often up.
     let chance = Outages::from_unavailability(NODES, seen.unavailable()).expect("a probability");
     assert!(seen.at_least_up(16) < chance.at_least_up(16));
-    let told = |shares: &[(u32, f64)]| {
+    let error_of = |shares: &[(u32, f64)]| {
         let shares = shares.iter().copied().collect();
         Outages::from_observation(NODES, &shares).expect_err("no observation").to_string()
     };
-    assert_eq!(told(&[(0, 0.9), (19, 0.1)]), "19 nodes out at the same time, in a domain of 18");
-    assert_eq!(told(&[(0, 1.5)]), "0 nodes out: share 1.5, expected 0 to 1");
-    assert_eq!(told(&[(0, f64::NAN)]), "0 nodes out: share NaN, expected 0 to 1");
-    assert!(told(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));
-    assert!(told(&[]).starts_with("the shares sum to 0, expected 1"));
+    assert_eq!(
+        error_of(&[(0, 0.9), (19, 0.1)]),
+        "19 nodes out at the same time, in a domain of 18"
+    );
+    assert_eq!(error_of(&[(0, 1.5)]), "0 nodes out: share 1.5, expected 0 to 1");
+    assert_eq!(error_of(&[(0, f64::NAN)]), "0 nodes out: share NaN, expected 0 to 1");
+    assert!(error_of(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));
+    assert!(error_of(&[]).starts_with("the shares sum to 0, expected 1"));
     // Rounded shares are accepted, and so are more failed nodes than exist if their share is zero.
     assert!(Outages::from_observation(NODES, &BTreeMap::from([(0, 0.99), (20, 0.0)])).is_ok());
 }

@@ -246,8 +246,8 @@ fn expire_mark(
         let says_pass =
             |key: &str, value: &String| key == VERIFIED_DOMAIN || value == Outcome::Pass.as_str();
         let own = [VERDICT, VERIFIED_DOMAIN].into_iter();
-        let said = own.filter(|key| node.labels.get(*key).is_some_and(|it| says_pass(key, it)));
-        marks.labels = said.map(|key| (key.to_owned(), None)).collect();
+        let claimed = own.filter(|key| node.labels.get(*key).is_some_and(|it| says_pass(key, it)));
+        marks.labels = claimed.map(|key| (key.to_owned(), None)).collect();
     }
     if names.condition && node.condition.as_ref().is_some_and(|now| now.status == TRUE) {
         let (status, reason) = (UNKNOWN.to_owned(), reason.to_owned());

@@ -472,13 +472,13 @@ proptest! {
         prop_assert!(marks::change_beside_action(kind, &after, &mark, &names).is_empty());
         let (then, now) = (object(&node), object(&after));
         let others = |node: &KubernetesNode| {
-            let ours = [DEGRADED, UNVERIFIED, VERDICT, VERIFIED_DOMAIN, CERTIFICATE];
+            let own_keys = [DEGRADED, UNVERIFIED, VERDICT, VERIFIED_DOMAIN, CERTIFICATE];
             let mut node = node.clone();
             node.taints.retain(|it| {
                 (it.key != DEGRADED || it.effect != PREFER_NO_SCHEDULE) && it.key != UNVERIFIED
             });
-            node.labels.retain(|key, _| !ours.contains(&key.as_str()));
-            node.annotations.retain(|key, _| !ours.contains(&key.as_str()));
+            node.labels.retain(|key, _| !own_keys.contains(&key.as_str()));
+            node.annotations.retain(|key, _| !own_keys.contains(&key.as_str()));
             node.condition = None;
             node
         };

@@ -27,7 +27,7 @@ pub fn collect_mark_edits(
     policy: &Policy,
     now: &ClockStamp,
 ) -> Vec<(NodeName, String)> {
-    let told = |change: &NodeUpdate| {
+    let edit_reason = |change: &NodeUpdate| {
         let condition = change.kubernetes.as_ref().and_then(|it| it.condition.as_ref());
         match condition {
             Some(it) if it.status == "Unknown" => it.message.clone(),
@@ -38,15 +38,15 @@ pub fn collect_mark_edits(
         }
     };
     let wrong = marks::find_lost_marks(live, ledger, policy, now);
-    wrong.into_iter().map(|(node, change)| (node, told(&change))).collect()
+    wrong.into_iter().map(|(node, change)| (node, edit_reason(&change))).collect()
 }
 
 fn removes_marks(change: &NodeUpdate, policy: &Policy) -> bool {
     let lists = [&change.available_features, &change.active_features];
-    let says = |name: &String| lists.iter().copied().flatten().flatten().any(|it| it == name);
+    let lists_name = |name: &String| lists.iter().copied().flatten().flatten().any(|it| it == name);
     lists.iter().any(|list| list.is_some())
-        && !says(&policy.marks.verified)
-        && !says(&policy.marks.degraded)
+        && !lists_name(&policy.marks.verified)
+        && !lists_name(&policy.marks.degraded)
 }
 
 /// Nodes that get the start-up taint again because their certificate no longer counts: in service,
@@ -166,13 +166,13 @@ mod tests {
     fn what_expired_is_told_with_its_end_and_only_once_it_has_ended() {
         let mut world = expired(2);
         let live = world.live.clone().expect("a scheduler");
-        let told = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
-        assert_eq!(told.len(), 2);
-        assert!(told[0].1.contains("which counted until"), "{told:?}");
+        let edits = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
+        assert_eq!(edits.len(), 2);
+        assert!(edits[0].1.contains("which counted until"), "{edits:?}");
         let mark = world.ledger.marks.get_mut(&NodeName::from("d0n0")).expect("a mark");
         mark.expires = Some(format_rfc3339(world.now.unix + 60));
-        let told = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
-        let ended = told.iter().filter(|(_, why)| why.contains("counted until"));
+        let edits = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
+        let ended = edits.iter().filter(|(_, why)| why.contains("counted until"));
         assert_eq!(ended.map(|it| it.0.as_str()).collect::<Vec<_>>(), ["d0n1"]);
     }
 
@@ -184,12 +184,12 @@ mod tests {
         node.kubernetes = None;
         node.available_features = ["ib", "fabric_verified"].map(str::to_owned).into();
         node.active_features.clone_from(&node.available_features);
-        let said = marks::mark_change(node, &mark, &Policy::default().marks);
-        node.extra = said.extra.expect("an entry");
+        let marked = marks::mark_change(node, &mark, &Policy::default().marks);
+        node.extra = marked.extra.expect("an entry");
         let live = world.live.clone().expect("a scheduler");
-        let told = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
+        let edits = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
         let why = "its certificate has expired, or it has booted since".to_owned();
-        assert_eq!(told, [("d0n0".into(), why)]);
+        assert_eq!(edits, [("d0n0".into(), why)]);
         let changes = marks::find_lost_marks(&live, &world.ledger, &world.policy, &world.now);
         assert_eq!(changes[0].1.active_features, Some(vec!["ib".to_owned()]));
         assert_eq!(changes[0].1.extra, None);

@@ -36,7 +36,7 @@ pub(super) fn choose_profile(
     node: &SchedulerNode,
     domain: &DomainName,
 ) -> Result<MeasurementWant, String> {
-    let asked = |cause: DueReason, profile: Option<Profile>, key: String, why: String| match profile
+    let want = |cause: DueReason, profile: Option<Profile>, key: String, why: String| match profile
     {
         Some(profile) => Ok(MeasurementWant { cause, profile, key: format!("{cause} {key}"), why }),
         None => Err(format!("{why}; no profile is configured for that")),
@@ -46,11 +46,11 @@ pub(super) fn choose_profile(
     if let DrainOwner::ThisGate(drain) = node_state::drain_owner(node, watched.ledger) {
         let why = explain_recheck(drain, node, settings, now)?;
         let key = format!("{} boot {boot} clean {}", drain.id, drain.clean.len());
-        return asked(DueReason::Repaired, settings.repaired, key, why);
+        return want(DueReason::Repaired, settings.repaired, key, why);
     }
     if eligibility::is_unverified(node) {
         let why = "it carries the start-up taint".to_owned();
-        return asked(DueReason::Unverified, settings.unverified, format!("boot {boot}"), why);
+        return want(DueReason::Unverified, settings.unverified, format!("boot {boot}"), why);
     }
     let Some(certificate) = watched.certificates.get(&node.name) else {
         let (cause, why) = match watched.unreadable.get(&node.name) {
@@ -60,16 +60,16 @@ pub(super) fn choose_profile(
             }
         };
         let profile = if cause == DueReason::Missing { settings.missing } else { settings.expired };
-        return asked(cause, profile, format!("boot {boot}"), why);
+        return want(cause, profile, format!("boot {boot}"), why);
     };
     if let Some(why) = explain_void_certificate(certificate, node, watched.ledger, now) {
         let key = format!("{} boot {boot}", certificate.run);
-        return asked(DueReason::Expired, settings.expired, key, why);
+        return want(DueReason::Expired, settings.expired, key, why);
     }
     let left = certificate.expires_unix.saturating_sub(now.unix);
     if left <= settings.ahead_s {
         let why = format!("its certificate ends {}", clean(&certificate.expires));
-        return asked(DueReason::Expiring, settings.expired, certificate.run.clone(), why);
+        return want(DueReason::Expiring, settings.expired, certificate.run.clone(), why);
     }
     audit_want(watched, settings, now, certificate, domain)
 }
@@ -101,11 +101,11 @@ fn explain_recheck(
         let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
         let counted = count_clean_runs(runs, settings.clean_apart_s);
         let (passed, of) = (counted.runs.len(), settings.clean_sweeps);
-        let told = format!("fabricgate drained it, and it passed {passed} of {of} runs since");
+        let why = format!("fabricgate drained it, and it passed {passed} of {of} runs since");
         return match counted.from.filter(|from| now.unix < *from && passed < of) {
-            None => Ok(told),
+            None => Ok(why),
             Some(from) => {
-                Err(format!("{told}; the next run counts from {} on", format_rfc3339(from)))
+                Err(format!("{why}; the next run counts from {} on", format_rfc3339(from)))
             }
         };
     }
@@ -147,8 +147,8 @@ fn explain_edited(certificate: &Certificate, ledger: &JournalState) -> Option<St
     let is_same = mark.run == certificate.run && mark.outcome == Outcome::Pass;
     let end = mark.expires.as_ref().filter(|_| is_same)?;
     (*end != certificate.expires).then(|| {
-        let (says, end) = (clean(&certificate.expires), clean(end));
-        format!("its certificate differs from the issued one: it ends {says}, issued until {end}")
+        let (stated, end) = (clean(&certificate.expires), clean(end));
+        format!("its certificate differs from the issued one: it ends {stated}, issued until {end}")
     })
 }
 

@@ -83,11 +83,11 @@ impl ScheduleFixture {
 
     /// `profile cause nodes` of each job.
     fn jobs(&self) -> Vec<String> {
-        let told = |job: &MeasurementJob| {
+        let line = |job: &MeasurementJob| {
             let nodes: Vec<&str> = job.nodes.keys().map(NodeName::as_str).collect();
             format!("{} {} {}", job.profile, job.cause, nodes.join(" "))
         };
-        self.due().jobs.iter().map(told).collect()
+        self.due().jobs.iter().map(line).collect()
     }
 
     fn why_not(&self, node: &str) -> String {

@@ -53,7 +53,7 @@ pub struct Fault {
 pub(super) fn find_faults(
     form: TopologyForm,
     text: &str,
-    said: &SourceReport,
+    document: &SourceReport,
     ground: &TopologyContext,
 ) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn find_faults(
     if form == TopologyForm::Yaml && ground.version.is_some_and(|version| !version.has_yaml()) {
         add(FaultKind::Version, "Slurm reads topology.yaml from version 25.05".to_owned());
     }
-    for problem in &said.problems {
+    for problem in &document.problems {
         add(FaultKind::File, problem.to_string());
     }
     for place in form.block_places(text) {
@@ -79,7 +79,7 @@ pub(super) fn find_faults(
             add(FaultKind::Twice, what);
         }
     }
-    for group in block_groups(said) {
+    for group in block_groups(document) {
         let (name, count) = (&group.name, group.nodes.len());
         let size = group.size.and_then(|size| usize::try_from(size).ok());
         if count == 0 {
@@ -98,7 +98,7 @@ pub(super) fn find_faults(
         }
     }
     let mut topologies: BTreeMap<Option<&str>, BTreeSet<&NodeName>> = BTreeMap::new();
-    for group in block_groups(said) {
+    for group in block_groups(document) {
         topologies.entry(group.topology.as_deref()).or_default().extend(&group.nodes);
     }
     for (topology, nodes) in topologies {

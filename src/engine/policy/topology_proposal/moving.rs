@@ -58,7 +58,7 @@ fn place<'f>(
     }
     let at_home = |it: &NodeName| it != node && met.is_home_of(node, it);
     let seen = met.groups_elsewhere(node).into_iter();
-    let seen = seen.filter(|(told, _)| !told.group.nodes.iter().any(at_home));
+    let seen = seen.filter(|(assertion, _)| !assertion.group.nodes.iter().any(at_home));
     let seen: BTreeSet<&DomainName> = seen.map(|(_, domain)| &domain.name).collect();
     match Vec::from_iter(seen).as_slice() {
         [domain] => Ok((node, *domain)),

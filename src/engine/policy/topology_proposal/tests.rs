@@ -124,16 +124,16 @@ fn what_cannot_be_changed_alone_is_refused() {
         ("hello".to_owned(), "neither"),
         (String::new(), "neither"),
     ] {
-        let told = why_not(&text, &moves);
-        assert!(told.contains(why), "{why}: {told}");
+        let reason = why_not(&text, &moves);
+        assert!(reason.contains(why), "{why}: {reason}");
     }
     for (moves, why) in [
         ([("node05", "block03")], "block block03 for node05 does not exist"),
         ([("node[05-06]", "block02")], "not the name of one node"),
         ([("node05\n", "block02")], "not the name of one node"),
     ] {
-        let told = why_not(YAML, &moves);
-        assert!(told.contains(why), "{why}: {told}");
+        let reason = why_not(YAML, &moves);
+        assert!(reason.contains(why), "{why}: {reason}");
     }
     let all: Vec<(&str, &str)> =
         ["node06", "node07", "node08", "node09"].map(|node| (node, "block01")).to_vec();
@@ -197,9 +197,9 @@ fn everything_wrong_with_the_result_is_told_and_what_was_so_before_forbids_nothi
     assert_eq!(kinds(&strange), [(FaultKind::Stranger, false), (FaultKind::Homeless, false)]);
     assert!(strange.faults.iter().all(|fault| fault.is_old));
     let new = TopologyContext { version: Some(NEW), nodes: nodes("node[01-09]") };
-    let stranger =
+    let foreign =
         propose_topology(YAML, &wanted(&[("node77", "block02")]), &new).expect("a proposal");
-    assert_eq!(kinds(&stranger), [(FaultKind::Stranger, true)]);
+    assert_eq!(kinds(&foreign), [(FaultKind::Stranger, true)]);
     let sizes = proposal(&YAML.replace("[4, 8]", "[4, 12]"), "node[01-09]");
     assert_eq!(kinds(&sizes), [(FaultKind::File, true)]);
     let twice = proposal(

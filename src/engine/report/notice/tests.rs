@@ -46,11 +46,11 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
     let mut memory = ReceiverState::default();
     let mut hear = |occasion: &NoticeOccasion| {
         let news = memory.find_changes(occasion, &all());
-        let heard = (news.fresh.len(), news.resolved.len());
+        let counts = (news.fresh.len(), news.resolved.len());
         if !news.is_empty() {
             memory.record_delivery(&news, 0);
         }
-        heard
+        counts
     };
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.9)], &[])), (1, 0));
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.88)], &[])), (0, 0), "noise");
@@ -67,32 +67,32 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
 #[test]
 fn a_slow_decline_is_told_though_each_step_is_small() {
     let mut memory = ReceiverState::default();
-    let mut told = 0;
+    let mut delivered = 0;
     for step in 0..20 {
         let now = occasion(vec![degraded("n1", 0.95 - 0.01 * f64::from(step))], &[]);
         let news = memory.find_changes(&now, &all());
         if !news.is_empty() {
-            told += 1;
+            delivered += 1;
             memory.record_delivery(&news, 0);
         }
     }
-    assert!((3..=5).contains(&told), "{told}");
+    assert!((3..=5).contains(&delivered), "{delivered}");
 }
 
 #[test]
 fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
     let mut memory = ReceiverState::default();
-    let mut told = 0;
+    let mut delivered = 0;
     for step in 0..20 {
         let ratio = 0.95 - 0.01 * f64::from(step);
         let drained =
             new_item(format!("action/r{step}/n2/drained"), NoticeEvent::Action, "drained");
         let news =
             memory.find_changes(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
-        told += news.fresh.iter().filter(|it| it.key == "node/n1").count();
+        delivered += news.fresh.iter().filter(|it| it.key == "node/n1").count();
         memory.record_delivery(&news, 0);
     }
-    assert!((3..=5).contains(&told), "{told}");
+    assert!((3..=5).contains(&delivered), "{delivered}");
 }
 
 #[test]
@@ -126,18 +126,18 @@ fn a_node_is_told_by_the_worst_of_its_findings() {
         finding.summary = format!("GPU {gpu}");
         finding
     };
-    let mut told = |findings: &[Finding]| {
+    let mut deliver = |findings: &[Finding]| {
         run.verdicts.findings = findings.to_vec();
-        let told = occasion_from_run(&run, None, "/runs/r1", false);
-        let item = told.items.into_iter().find(|it| it.node.as_ref() == Some(&node));
+        let occasion = occasion_from_run(&run, None, "/runs/r1", false);
+        let item = occasion.items.into_iter().find(|it| it.node.as_ref() == Some(&node));
         let item = item.expect("it is told");
         (item.how, item.ratio)
     };
     let degraded = |gpu, ratio| with(gpu, Some(ratio), Outcome::Degraded);
     let low = [degraded(0, 0.9), degraded(1, 0.5), degraded(2, 0.8)];
-    assert_eq!(told(&low), ("GPU 1".to_owned(), Some(0.5)));
+    assert_eq!(deliver(&low), ("GPU 1".to_owned(), Some(0.5)));
     let lost = [with(3, None, Outcome::Failed), degraded(0, 0.9)];
-    assert_eq!(told(&lost), ("GPU 3".to_owned(), None), "a share of another part is not its");
+    assert_eq!(deliver(&lost), ("GPU 3".to_owned(), None), "a share of another part is not its");
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
 #[test]
 fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
     let rack = fixture::rack();
-    let told = occasion_from_run(&rack, None, "/runs/r1", false);
-    assert!(!told.items.is_empty() && !told.judged.is_empty());
+    let occasion = occasion_from_run(&rack, None, "/runs/r1", false);
+    assert!(!occasion.items.is_empty() && !occasion.judged.is_empty());
     for verdict in &rack.verdicts.nodes {
         let key = format!("node/{}", verdict.node);
-        let is_told = told.items.iter().any(|it| it.key == key);
+        let is_told = occasion.items.iter().any(|it| it.key == key);
         assert_eq!(is_told, verdict.outcome != Outcome::Pass, "{key}");
-        assert_eq!(told.healthy.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
+        assert_eq!(occasion.healthy.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
     }
     let cut = occasion_from_run(&rack, None, "/runs/r1", true);
     assert!(cut.healthy.is_empty() && cut.covered.is_empty() && cut.judged.is_empty());
@@ -185,16 +185,16 @@ fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
 
 #[test]
 fn a_part_is_over_only_where_a_run_looked_at_it() {
-    let told = |node: Option<&str>, domain: Option<&str>| {
+    let item = |node: Option<&str>, domain: Option<&str>| {
         let mut it = new_item(format!("part/{node:?}{domain:?}"), NoticeEvent::Degraded, "slow");
         (it.node, it.domain) = (node.map(NodeName::from), domain.map(DomainName::from));
         it
     };
     let parts = [
-        told(Some("node0001"), Some("block01")),
-        told(Some("node0012"), Some("block01")),
-        told(None, Some("block01")),
-        told(None, None),
+        item(Some("node0001"), Some("block01")),
+        item(Some("node0012"), Some("block01")),
+        item(None, Some("block01")),
+        item(None, None),
     ];
     let mut memory = ReceiverState::default();
     memory.record_delivery(&NoticeChanges { fresh: parts.to_vec(), ..NoticeChanges::default() }, 0);
@@ -246,10 +246,10 @@ fn the_state_tells_of_expired_certificates_and_the_breaker() {
             .insert(name.into(), NodeMetricsState { certificate, ..NodeMetricsState::default() });
     }
     state.gate = Some(GateMetricsState { is_tripped: true, ..GateMetricsState::default() });
-    let told = occasion_from_state(&state);
-    let keys: Vec<&str> = told.items.iter().map(|it| it.key.as_str()).collect();
+    let occasion = occasion_from_state(&state);
+    let keys: Vec<&str> = occasion.items.iter().map(|it| it.key.as_str()).collect();
     assert_eq!(keys, ["expired/n1", "breaker"]);
-    assert!(told.healthy.contains("expired/n2") && !told.healthy.contains("expired/n3"));
+    assert!(occasion.healthy.contains("expired/n2") && !occasion.healthy.contains("expired/n3"));
     state.gate = Some(GateMetricsState::default());
     assert!(occasion_from_state(&state).healthy.contains("breaker"));
 }
@@ -275,11 +275,11 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
         let keys = |items: &[NoticeItem]| -> Vec<String> {
             items.iter().map(|it| it.key.clone()).collect()
         };
-        let heard = (keys(&news.fresh), keys(&news.resolved));
+        let delivered = (keys(&news.fresh), keys(&news.resolved));
         if !news.is_empty() {
             memory.record_delivery(&news, 0);
         }
-        heard
+        delivered
     };
     let none = Vec::<String>::new;
     let (a, b) = ("drift/node/node0007/a".to_owned(), "drift/node/node0007/b".to_owned());
@@ -289,8 +289,8 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
     assert_eq!(hear(&drifting(&[], false)), (none(), none()), "the history could not be read");
     assert_eq!(hear(&drifting(&["b"], true)), (none(), vec![a]));
     assert_eq!(hear(&drifting(&[], true)), (none(), vec![b]));
-    let told = drifting(&["a"], true);
-    let it = &told.items[0];
+    let first = drifting(&["a"], true);
+    let it = &first.items[0];
     assert_eq!((it.event, it.event.severity()), (NoticeEvent::Drift, "warning"));
     assert!(it.how.starts_with("a: 5.6 % less than usual from run 202608 on"), "{}", it.how);
     assert!(it.how.contains("at that time: driver 580.65.06 -> 580.82.07"), "{}", it.how);
@@ -299,9 +299,11 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
     let mut state =
         MetricsState { drifting: domain, is_history_read: true, ..MetricsState::default() };
     state.drifting.values_mut().flatten().for_each(|it| it.part.node = None);
-    let told = occasion_from_state(&state);
-    assert_eq!(told.items[0].key, "drift/domain/block01/a");
-    assert!(told.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`")));
+    let first = occasion_from_state(&state);
+    assert_eq!(first.items[0].key, "drift/domain/block01/a");
+    assert!(
+        first.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`"))
+    );
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -409,10 +411,10 @@ fn a_message_says_what_where_how_bad_and_what_next() {
         resolved: vec![degraded("n2", 0.9)],
         ..NoticeChanges::default()
     };
-    let told = build_notice(&news, &about());
-    assert_eq!(told.title, "fabricgate <lab>: 1 degraded, 1 over (audit)");
-    assert_eq!(told.severity, "warning");
-    let shown = slack::build_payload(&told).to_string();
+    let message = build_notice(&news, &about());
+    assert_eq!(message.title, "fabricgate <lab>: 1 degraded, 1 over (audit)");
+    assert_eq!(message.severity, "warning");
+    let shown = slack::build_payload(&message).to_string();
     for expected in ["n1 (block01): NVLink slow", "61.2 %", "_Done:_ drained", "_Next:_ look at it"]
     {
         assert!(shown.contains(expected), "{expected}: {shown}");

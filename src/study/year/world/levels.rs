@@ -37,8 +37,8 @@ pub(super) struct UniformLowAudits {
 impl YearWorld<'_> {
     /// Operators read an audit's finding about the measurement itself.
     pub(super) fn note_uniform_low(&mut self, claims: &Claims, swept: &StudySweep, at_s: f64) {
-        let mut told = swept.final_verdicts.findings.iter();
-        if !told.any(|it| {
+        let mut findings = swept.final_verdicts.findings.iter();
+        if !findings.any(|it| {
             it.class == FindingClass::AllLowAlike && it.locus.kind == LocusKind::Instrument
         }) {
             self.uniform_low = None;
@@ -46,9 +46,10 @@ impl YearWorld<'_> {
         }
         let last = (claims.clone(), swept.recordings.clone(), swept.sampled);
         let before = self.uniform_low.take();
-        let looked = draw_one(self.moment_key("look at levels", at_s), &INSPECTION_DAYS) * DAY_S;
+        let inspection_s =
+            draw_one(self.moment_key("look at levels", at_s), &INSPECTION_DAYS) * DAY_S;
         self.uniform_low = Some(UniformLowAudits {
-            ready_s: before.as_ref().map_or(at_s + looked, |before| before.ready_s),
+            ready_s: before.as_ref().map_or(at_s + inspection_s, |before| before.ready_s),
             audits: before.map_or(0, |before| before.audits) + 1,
             last,
         });
@@ -57,18 +58,18 @@ impl YearWorld<'_> {
     /// After the inspection, if another audit confirms the finding, they set the level.
     pub(super) fn state_levels(&mut self, at_s: f64) {
         let is_due = |alike: &UniformLowAudits| alike.ready_s <= at_s && 2 <= alike.audits;
-        let states = matches!(self.rule, YearRule::Scheme(ours) if ours.restates_levels);
+        let states = matches!(self.rule, YearRule::Scheme(scheme) if scheme.restates_levels);
         if !states || !self.uniform_low.as_ref().is_some_and(is_due) {
             return;
         }
-        let YearRule::Scheme(ours) = self.rule else { return };
+        let YearRule::Scheme(scheme) = self.rule else { return };
         let Some(UniformLowAudits { last: (claims, mut recordings, sampled), .. }) =
             self.uniform_low.take()
         else {
             return;
         };
         // A recertification measures more than an audit, and all of its levels are set.
-        let (swept, _) = self.run_sweep(ours, &claims, Profile::Recertify, at_s);
+        let (swept, _) = self.run_sweep(scheme, &claims, Profile::Recertify, at_s);
         recordings.extend(swept.recordings);
         let case = sweep::build_case(&claims, &recordings, &self.expected, sampled);
         let cells = judge::judge_without_history(&JudgeInput { cells: true, ..case }).cells;

@@ -33,9 +33,9 @@ impl YearWorld<'_> {
             self.repair_node(spot, at_s);
             self.apply_faults(at_s);
             match self.rule.clone() {
-                YearRule::Scheme(ours) => {
-                    for turn in 0..ours.policy.clean_sweeps {
-                        self.recertify(&ours, spot, at_s + f64::from(turn) * RETEST_GAP_S);
+                YearRule::Scheme(scheme) => {
+                    for turn in 0..scheme.policy.clean_sweeps {
+                        self.recertify(&scheme, spot, at_s + f64::from(turn) * RETEST_GAP_S);
                     }
                 }
                 simple => self.retest(&simple, spot, at_s),
@@ -83,7 +83,10 @@ impl YearWorld<'_> {
                 open.reported_s.get_or_insert(at_s);
                 open.acted_s.get_or_insert(at_s);
             }
-            if open.reported_s.is_some_and(|told| told + SHARED_REPAIR_DAYS * DAY_S <= at_s) {
+            if open
+                .reported_s
+                .is_some_and(|reported_at| reported_at + SHARED_REPAIR_DAYS * DAY_S <= at_s)
+            {
                 open.repaired_s = Some(at_s);
             }
         }
