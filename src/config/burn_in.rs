@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_one_sweep_and_mistakes_have_their_place() {
+    fn the_default_is_one_sweep_and_mistakes_have_a_location() {
         let nothing = read("").expect("good");
         assert_eq!((nothing.rounds, nothing.hours, nothing.soak.len()), (None, None, 3));
         assert_eq!((nothing.soak_minutes, nothing.drift), (SOAK_MINUTES, DRIFT));

@@ -45,9 +45,9 @@ pub fn parse_certificates(
     section: CertificatesSection,
     base: &Path,
 ) -> Result<CertificatesConfig, ConfigMistake> {
-    let is_nobody = section.key.is_none() && section.public_keys.is_empty();
+    let has_no_key = section.key.is_none() && section.public_keys.is_empty();
     if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
-        && is_nobody
+        && has_no_key
     {
         let message = "require_signature without a key: no certificate would be accepted, \
              expected key = \"FILE\" or public_keys = [\"FILE\"]";
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_beside_the_configuration_and_nothing_is_required_unless_said() {
+    fn files_are_relative_to_the_configuration_and_signatures_optional() {
         assert_eq!(read(""), Ok(CertificatesConfig::default()));
         let text = "key = \"k.pem\"\npublic_keys = [\"/etc/a.pub\"]\nrequire_signature = true";
         let read = read(text).expect("good");
@@ -132,15 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_that_nobody_could_verify_is_a_mistake_with_its_place() {
-        let (at, message) = read("require_signature = true").expect_err("nobody");
+    fn an_unverifiable_signature_requirement_is_a_mistake_with_its_location() {
+        let (at, message) = read("require_signature = true").expect_err("no key");
         assert_eq!(at, 20);
         assert!(message.contains("public_keys"), "{message}");
         assert!(read("require_signature = false").is_ok());
     }
 
     #[test]
-    fn a_key_that_cannot_be_read_is_told_and_the_others_count() {
+    fn an_unreadable_key_is_reported_and_the_others_count() {
         let dir = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("chance");
         let public = dir.path().join("p.pub");

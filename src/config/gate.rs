@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_kubernetes_are_written_as_whoever_is_named_or_as_the_source_is_read() {
+    fn kubernetes_nodes_are_written_with_the_named_or_the_source_s_account() {
         let through = "through = \"kubernetes\"\n";
         let gate = read(through, &known()).expect("good");
         let file = Path::new("/site/read.kubeconfig");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stands_beside_the_runs_unless_somebody_says_where() {
+    fn the_file_is_next_to_the_runs_by_default() {
         let usual = HistoryConfig::default();
         assert_eq!(usual.path_for(Path::new("/x/runs")), Path::new("/x/runs-history.sqlite"));
         assert_eq!(usual.path_for(Path::new("runs/")), Path::new("runs-history.sqlite"));

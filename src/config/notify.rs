@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_small_and_files_are_beside_the_configuration() {
+    fn defaults_are_small_and_files_are_relative_to_the_configuration() {
         let notify = target("url_file = \"slack.url\"\nbearer_file = \"t\"").expect("good");
         let it = &notify.targets[0];
         assert_eq!(it.address, SecretSource::File(PathBuf::from("/etc/slack.url")));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_is_expected_and_never_an_address() {
+    fn mistakes_name_the_expected_value_and_never_an_address() {
         for (rest, expected) in [
             ("", "ops: expected one of url_file, url_env and url"),
             ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),
