@@ -36,7 +36,8 @@ const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSection {
-    /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this file.
+    /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this
+    /// file.
     state: Option<PathBuf>,
     /// The interface to the scheduler. Default: `scontrol`.
     #[schemars(with = "Option<GateBackendKind>")]

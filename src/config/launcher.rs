@@ -258,9 +258,11 @@ pub fn parse_launcher(
         }
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol)?)),
         LauncherKind::Kubernetes => {
-            let pod_section = section.kubernetes.map(|pod_section| (pod_section.span().start, pod_section.into_inner()));
-            let (at, pod_section) =
-                pod_section.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
+            let pod_section = section
+                .kubernetes
+                .map(|section| (section.span().start, section.into_inner()));
+            let (at, pod_section) = pod_section
+                .unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
             Launcher::Kubernetes(Box::new(pod_section.into_kubernetes(at, base)?))
         }
         LauncherKind::Replay => {

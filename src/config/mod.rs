@@ -113,8 +113,8 @@ struct ConfigFile {
     /// The budget of an audit (`fabricgate audit`).
     #[serde(default)]
     audit: audit::AuditSection,
-    /// The measured levels over time (`fabricgate history`). Without it, every run is added to a file
-    /// next to `run_dir`.
+    /// The measured levels over time (`fabricgate history`). Without it, every run is added to a
+    /// file next to `run_dir`.
     history: Option<history::HistorySection>,
     /// The receivers of the results of runs (`fabricgate notify`). Without it, no message is sent.
     notify: Option<notify::NotifySection>,
@@ -169,7 +169,8 @@ struct ProbesSection {
 impl ProbesSection {
     /// The least and the greatest number of readings of each measurement.
     fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
-        let within = |key: &str, value: &Option<Spanned<u32>>, least: u32, default: u32| match value {
+        let within = |key: &str, value: &Option<Spanned<u32>>, least: u32, default: u32| match value
+        {
             Some(n) if !(least..=100).contains(n.get_ref()) => {
                 let message = format!("{key} {}, expected {least} to 100", n.get_ref());
                 Err((n.span().start, message))
@@ -196,8 +197,11 @@ impl ProbesSection {
                 return Err((at, format!("unknown probe {name:?}, expected one of: {known}")));
             };
             if probes.iter().any(|known| known.name == probe.name) {
-                let message = format!("duplicate probe {:?}; for several readings see \
-                     probes.readings", probe.name);
+                let message = format!(
+                    "duplicate probe {:?}; for several readings see \
+                     probes.readings",
+                    probe.name
+                );
                 return Err((at, message));
             }
             probes.push(probe.clone());

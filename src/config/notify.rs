@@ -63,13 +63,14 @@ struct NotifyTargetSection {
     url_file: Option<PathBuf>,
     /// The environment variable that holds its address. Without it, `url_file` or `url` gives it.
     url_env: Option<String>,
-    /// Its address, in clear text: every reader of this file can then write to the receiver. Without
-    /// it, `url_file` or `url_env` gives it.
+    /// Its address, in clear text: every reader of this file can then write to the receiver.
+    /// Without it, `url_file` or `url_env` gives it.
     url: Option<String>,
-    /// The file that holds a bearer token for it. Without it, `bearer_env` gives one, or none is sent.
+    /// The file that holds a bearer token for it. Without it, `bearer_env` gives one, or none is
+    /// sent.
     bearer_file: Option<PathBuf>,
-    /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives one,
-    /// or none is sent.
+    /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives
+    /// one, or none is sent.
     bearer_env: Option<String>,
     /// A file with the certificates (PEM) of authorities that may sign its certificate. Without it,
     /// the system's.

@@ -115,7 +115,10 @@ fn pod_settings_are_read_and_mistakes_have_a_location() {
     assert!(message.ends_with("for pods, set it in [launcher.kubernetes]"), "{message}");
     let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
     let message = complaint(other);
-    assert!(message.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{message}");
+    assert!(
+        message.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""),
+        "{message}"
+    );
 }
 
 #[test]

@@ -487,7 +487,10 @@ mod tests {
         };
         fails(&setting("1"), "NCCL_NVLS_ENABLE=0");
         fails("kind=\"slow-pair\"\na=\"n1:0\"\nb=\"n1:0\"\nshare=0.5", "expected two");
-        fails("kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5", "expected 0 to 1");
+        fails(
+            "kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5",
+            "expected 0 to 1",
+        );
         let good = format!("{RACK}[[fault]]\n{}\n", setting("0"));
         assert!(Scenario::parse(&good).is_ok());
     }

@@ -94,7 +94,8 @@ mod tests {
         let text = "title = \"t\"\nreadings = 0\n[noise]\nsigma = 2\n\n[[fault]]\nkind = \"a\"\n\
                     [[fault]]\nkind = \"b\"\nshare = 2\n[[later]]\nfault = { kind = \"c\" }\n";
         let lines = ScenarioSourceMap::from_toml(text);
-        let gives = |part: &str, why: &str, expected: &str| assert_eq!(lines.error_at(part, why), expected);
+        let gives =
+            |part: &str, why: &str, expected: &str| assert_eq!(lines.error_at(part, why), expected);
         gives("", "readings = 0: too few", "line 2: readings = 0: too few");
         gives("", "noise.sigma: too much", "line 4: noise.sigma: too much");
         gives("noise", "depth: what", "line 3: depth: what");

@@ -205,7 +205,8 @@ fn select_members<'m>(
     let selected = options.domain.as_deref().map(|name| find_domain(map, name)).transpose()?;
     let is_asked = |(node, member): &(&NodeName, &MapMember)| {
         let by_name = options.nodes.as_ref().is_none_or(|nodes| nodes.contains(*node));
-        let by_domain = selected.is_none_or(|it| member.domain.as_deref() == Some(it.name.as_str()));
+        let by_domain =
+            selected.is_none_or(|it| member.domain.as_deref() == Some(it.name.as_str()));
         by_name && by_domain
     };
     Ok(map.members.iter().filter(is_asked).collect())

@@ -161,7 +161,8 @@ pub fn conclude(acceptance: &mut Acceptance) {
                 if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
             (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
-        } else if let Some(drift) = node.drift.as_ref().filter(|it| request.drift < relative_loss(it))
+        } else if let Some(drift) =
+            node.drift.as_ref().filter(|it| request.drift < relative_loss(it))
         {
             (
                 AcceptanceOutcome::Unknown,
@@ -194,8 +195,10 @@ pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Ve
     let comes_to = burn_in_termination::overall_outcome(acceptance);
     if comes_to != acceptance.accepted {
         let (stated, is) = (acceptance.accepted.as_str(), comes_to.as_str());
-        wrong.push(format!("the document's overall result is {stated}, but the result of its nodes \
-             is {is}"));
+        wrong.push(format!(
+            "the document's overall result is {stated}, but the result of its nodes \
+             is {is}"
+        ));
     }
     if acceptance.state != BurnInState::Complete {
         unknowns.push("the burn-in did not run to completion".to_owned());

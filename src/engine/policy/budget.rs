@@ -435,7 +435,8 @@ pub fn explain_trip(situation: &Situation<'_>, policy: &Policy) -> Option<String
 pub(super) fn nodes_under_leaf<'c>(claims: &'c Claims, leaf: &str) -> BTreeSet<&'c NodeName> {
     let claimed = claims.leaves.iter().filter(|it| it.name == leaf).flat_map(|it| &it.nodes);
     let hangs = |nics: &[NicReport]| nics.iter().any(|nic| nic.leaf.as_deref() == Some(leaf));
-    let by_nics = claims.nodes.iter().filter(|(_, report)| hangs(&report.nics)).map(|(node, _)| node);
+    let by_nics =
+        claims.nodes.iter().filter(|(_, report)| hangs(&report.nics)).map(|(node, _)| node);
     claimed.chain(by_nics).collect()
 }
 

@@ -241,11 +241,7 @@ fn a_certificate_has_the_machine_its_minima_and_its_expiry() {
 #[test]
 fn identities_missing_from_workers_come_from_tool_outputs() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
-    assert_eq!(
-        world.single().identity,
-        MachineIdentity::default(),
-        "an unknown machine"
-    );
+    assert_eq!(world.single().identity, MachineIdentity::default(), "an unknown machine");
     world.results = vec![result("n1", &["GPU-a", "GPU-b"])];
     assert_eq!(world.single().identity.gpus, ["GPU-a", "GPU-b"]);
     world.results.clear();
@@ -262,11 +258,7 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     let first = machine("n1", "b-1", &["GPU-a"]);
     world.machines = vec![first.clone(), first.clone()];
-    assert_eq!(
-        world.single().identity.gpus,
-        ["GPU-a"],
-        "a restarted worker is the same machine"
-    );
+    assert_eq!(world.single().identity.gpus, ["GPU-a"], "a restarted worker is the same machine");
     world.machines = vec![first.clone(), machine("n1", "b-2", &["GPU-a"])];
     assert_eq!(world.refused(), "it rebooted during the run");
     world.machines = vec![first.clone(), machine("n1", "b-1", &["GPU-c"])];

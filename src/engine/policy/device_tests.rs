@@ -76,7 +76,10 @@ fn a_gpu_taken_out_by_an_earlier_version_is_reported_with_its_remedy() {
     assert!(message.contains("kubectl delete devicetaintrule fabricgate-u-1-gpu-2a`"), "{message}");
     assert!(message.ends_with("`kubectl annotate node n1 fabricgate.io/device-`"), "{message}");
     let message = left_out(&with(Some("hami:0:GPU-0a"))).expect("told");
-    assert!(message.contains("remove GPU-0a from its annotation hami.io/device-cordon"), "{message}");
+    assert!(
+        message.contains("remove GPU-0a from its annotation hami.io/device-cordon"),
+        "{message}"
+    );
     assert_eq!(left_out(&with(Some("x"))), None);
     assert_eq!(left_out(&with(None)), None);
     assert_eq!(left_out(&SchedulerNode::new("n1", &["IDLE"])), None);

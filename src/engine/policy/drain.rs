@@ -217,7 +217,8 @@ impl<'a> DrainPlanner<'a> {
             return Err(node_state::explain_not_one_node(suspect.node));
         }
         let claims = self.situation.fleet.nodes.get(suspect.node);
-        if let Some(marks) = claims.map(|claims| &claims.opt_out).filter(|marks| !marks.is_empty()) {
+        if let Some(marks) = claims.map(|claims| &claims.opt_out).filter(|marks| !marks.is_empty())
+        {
             let marks: Vec<String> = marks.iter().map(|mark| clean(mark)).collect();
             return Err(format!("its marks ask to leave it alone: {}", marks.join(", ")));
         }
@@ -330,7 +331,8 @@ impl<'a> DrainPlanner<'a> {
             None => mark,
         };
         // Only the node's present state shows the fields that a mark needs.
-        let mark_change = |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
+        let mark_change =
+            |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
         let mut change = live.map(mark_change).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(SchedulerKind::Slurm, SchedulerKind::from_node);

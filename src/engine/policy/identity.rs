@@ -89,7 +89,10 @@ impl ObservedIdentity {
 fn reported_boots(machines: &[MachineRecord]) -> BTreeMap<&NodeName, BTreeSet<String>> {
     let mut reported: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
     for MachineRecord { node, environment, .. } in machines {
-        reported.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(parse_value));
+        reported
+            .entry(node)
+            .or_default()
+            .extend(environment.boot_id.as_deref().and_then(parse_value));
     }
     reported
 }
@@ -246,9 +249,6 @@ mod tests {
         assert_eq!((identity.boot_id.as_deref(), identity.driver), (Some("b-1"), None));
         assert_eq!(identity.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
         facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
-        assert!(
-            identity_from_facts(&facts).gpus.is_empty(),
-            "one missing UUID makes all unknown"
-        );
+        assert!(identity_from_facts(&facts).gpus.is_empty(), "one missing UUID makes all unknown");
     }
 }

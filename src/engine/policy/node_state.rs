@@ -413,8 +413,10 @@ pub fn explain_no_release(node: &SchedulerNode, ledger: &JournalState) -> Option
         DrainOwner::NotDrained => return Some("it is not drained".to_owned()),
         DrainOwner::Unrecorded => return Some(describe_unrecorded(node)),
         DrainOwner::Other(reason) => {
-            return Some(format!("fabricgate did not make this drain and does not release it: \
-                 {reason}"));
+            return Some(format!(
+                "fabricgate did not make this drain and does not release it: \
+                 {reason}"
+            ));
         }
     };
     let now = [

@@ -79,7 +79,10 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&[], "reports no state"),
     ] {
         let refused = drainable(state, "", &JournalState::default());
-        assert!(refused.clone().is_err_and(|message| message.contains(why)), "{state:?}: {refused:?}");
+        assert!(
+            refused.clone().is_err_and(|message| message.contains(why)),
+            "{state:?}: {refused:?}"
+        );
     }
 }
 
@@ -99,13 +102,19 @@ fn another_user_s_reason_is_not_fabricgate_s() {
         let node = node(state, reason);
         assert!(matches!(drain_owner(&node, &ours()), DrainOwner::Other(_)), "{state:?} {reason}");
         let reason_text = explain_no_drain(&node, &ours()).expect("not ours");
-        assert!(reason_text.contains(reason) && reason_text.contains("not by fabricgate"), "{reason_text}");
+        assert!(
+            reason_text.contains(reason) && reason_text.contains("not by fabricgate"),
+            "{reason_text}"
+        );
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?} {reason}");
     }
     // slurmrestd drains without a reason.
     assert!(matches!(drain_owner(&node(&["IDLE", "DRAIN"], ""), &ours()), DrainOwner::Other(_)));
     let rude = node(&["IDLE", "DRAIN"], "\u{1b}[31mred\nNodeName=x");
-    assert!(explain_no_drain(&rude, &ours()).is_some_and(|reason_text| !reason_text.contains(['\u{1b}', '\n'])));
+    assert!(
+        explain_no_drain(&rude, &ours())
+            .is_some_and(|reason_text| !reason_text.contains(['\u{1b}', '\n']))
+    );
 }
 
 #[test]
@@ -299,7 +308,10 @@ fn a_kubernetes_node_in_service_may_be_drained_with_a_remark() {
     }
     let remark = |state: &[&str]| drain_remark(&on_kubernetes(state, "")).unwrap_or_default();
     assert_eq!(remark(&["IDLE"]), "");
-    assert_eq!(remark(&["ALLOCATED"]), "it has pods that hold GPUs (ALLOCATED); its pods end first");
+    assert_eq!(
+        remark(&["ALLOCATED"]),
+        "it has pods that hold GPUs (ALLOCATED); its pods end first"
+    );
     assert!(remark(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
     assert!(remark(&["PODS_UNREAD"]).contains("could not be read"));
     assert!(remark(&["IDLE", "TESTING"]).contains("another prober"));
@@ -370,7 +382,10 @@ fn a_node_with_an_opt_out_mark_is_left_alone() {
         explain_no_measurement(&node),
     ] {
         let message = message.expect("a reason");
-        assert!(message.contains("leave it alone: label a=b") && !message.contains('\u{1b}'), "{message}");
+        assert!(
+            message.contains("leave it alone: label a=b") && !message.contains('\u{1b}'),
+            "{message}"
+        );
     }
 }
 

@@ -45,7 +45,8 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     let gone = all(ComparisonOutcome::OnlyBefore).filter(is_blamed).count();
     let mut sentences = vec![describe_verdict(sides.before, now)];
     if blamed.is_empty() && sides.before.outcome <= Outcome::Unknown {
-        sentences.push("no finding blamed it then, so no part of it is expected to change".to_owned());
+        sentences
+            .push("no finding blamed it then, so no part of it is expected to change".to_owned());
     } else if 0 < better && outcome == Outcome::Pass {
         sentences.push(format!(
             "the blamed part is better in {better} readings and at its expected level"

@@ -43,7 +43,9 @@ fn has_marks_before_drain(
     let certificate = |node: &KubernetesNode| node.annotations.get(CERTIFICATE).cloned();
     let is_of_drain = |text: &String| slurm_extra_field::is_entry_of(text, mark);
     match certificate(was) {
-        Some(text) => under.certificate && !is_of_drain(&text) && certificate(is).as_ref() == Some(&text),
+        Some(text) => {
+            under.certificate && !is_of_drain(&text) && certificate(is).as_ref() == Some(&text)
+        }
         None => {
             let was_none = was.condition.is_none() && under.condition;
             was_none && certificate(is).is_none() && is.condition.is_none()

@@ -17,7 +17,7 @@ use model::time_format::{DAY_S, format_rfc3339};
 /// A turn this far ahead cannot exist: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;
 
-/// Why the journal is not the newest one of this cluster's gate. The run at hand may be missing
+/// Why the journal is not the newest one of this cluster's gate. The current run may be missing
 /// in it.
 pub fn explain_stale(live: &SchedulerSnapshot, ledger: &JournalState, run: &str) -> Option<String> {
     let first = ledger.first.as_ref()?;
@@ -67,7 +67,9 @@ fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> 
 /// Whether its mark is newer, belongs to another run than the current one, and was not accepted
 /// since.
 fn has_newer_mark(node: &SchedulerNode, ledger: &JournalState, run: &str) -> bool {
-    let Some(newer) = newer_mark(node, ledger).filter(|newer| newer.run != run) else { return false };
+    let Some(newer) = newer_mark(node, ledger).filter(|newer| newer.run != run) else {
+        return false;
+    };
     let reset = ledger.reset.as_ref().and_then(|reset| to_second(&reset.at));
     reset.is_none_or(|reset| to_second(&newer.at).is_some_and(|at| reset < at))
 }
@@ -79,7 +81,8 @@ pub(super) fn newer_mark(node: &SchedulerNode, ledger: &JournalState) -> Option<
     let first = ledger.first.as_ref()?;
     let newest = marks::read_any_mark(node)?;
     let known = ledger.marks.get(&node.name).map_or(&first.at, |mark| &mark.at);
-    let is_newer = to_second(known).zip(to_second(&newest.at)).is_some_and(|(known, at)| known < at);
+    let is_newer =
+        to_second(known).zip(to_second(&newest.at)).is_some_and(|(known, at)| known < at);
     (is_newer && !ledger.has_recent_intent(&node.name, &newest.run)).then_some(newest)
 }
 

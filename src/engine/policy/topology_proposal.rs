@@ -349,18 +349,20 @@ fn check_result(
     topology: Option<&str>,
     blocks: &TopologyBlocks,
 ) -> Result<(), TopologyRefusal> {
-    let listed = |document: &SourceReport| -> Vec<(Option<String>, String, BTreeSet<NodeName>, bool)> {
-        let listed = block_groups(document).map(|group| {
-            let own = group.topology.as_deref() == topology;
-            let nodes = match blocks.get(&group.name) {
-                Some(meant) if own => meant.clone(),
-                _ => group.nodes.iter().cloned().collect(),
-            };
-            (group.topology.clone(), group.name.clone(), nodes, group.in_force)
-        });
-        listed.collect()
-    };
-    let is_meant = listed(document) == listed(result) && topology_blocks(result, topology) == *blocks;
+    let listed =
+        |document: &SourceReport| -> Vec<(Option<String>, String, BTreeSet<NodeName>, bool)> {
+            let listed = block_groups(document).map(|group| {
+                let own = group.topology.as_deref() == topology;
+                let nodes = match blocks.get(&group.name) {
+                    Some(meant) if own => meant.clone(),
+                    _ => group.nodes.iter().cloned().collect(),
+                };
+                (group.topology.clone(), group.name.clone(), nodes, group.in_force)
+            });
+            listed.collect()
+        };
+    let is_meant =
+        listed(document) == listed(result) && topology_blocks(result, topology) == *blocks;
     let others = |document: &SourceReport| -> Vec<NodeGroup> {
         let others = document.groups.iter().filter(|group| group.kind != NodeGroupKind::Domain);
         others.map(|group| NodeGroup { at: None, ..group.clone() }).collect()

@@ -173,7 +173,8 @@ fn a_plan_cannot_control_a_terminal() {
 #[test]
 fn failures_are_listed_before_successes() {
     let summary = ActionSummary::from_plan(&whole());
-    let begins: Vec<&str> = summary.records.iter().filter_map(|line| line.split(':').next()).collect();
+    let begins: Vec<&str> =
+        summary.records.iter().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(begins, ["not known yet", "left to others", "done", "done"]);
 }
 

@@ -55,8 +55,11 @@ fn write_levels(page: &mut TerminalPage, levels: &[BlockLevel]) {
         ]);
     }
     page.table(" ", &table);
-    page.faint("jobs of a level's size that fit at the same time if all nodes that are not out \
-         are free", 2);
+    page.faint(
+        "jobs of a level's size that fit at the same time if all nodes that are not out \
+         are free",
+        2,
+    );
 }
 
 fn write_aggregates(page: &mut TerminalPage, levels: &[BlockLevel]) {

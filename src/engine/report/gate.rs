@@ -320,8 +320,10 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
     }
     if let Some(pause) = pause::active_pause(ledger, now) {
         let _ = writeln!(text, "{}", to_plain(&pause::describe_pause(pause)));
-        text.push_str("  no drains and no measurements until then, or until `fabricgate gate \
-             resume`\n");
+        text.push_str(
+            "  no drains and no measurements until then, or until `fabricgate gate \
+             resume`\n",
+        );
     }
     write_nodes(&mut text, ledger, shown);
     for (node, it) in &ledger.suspicions {

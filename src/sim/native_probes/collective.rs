@@ -147,7 +147,9 @@ fn run_test(
     for gpu in gpus.iter().filter(wrong) {
         let what = "elements differ from the expected result";
         let reported = problem(OutputProblemKind::Corrupt, "wrong-data", what);
-        document.problems.push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..reported });
+        document
+            .problems
+            .push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..reported });
     }
     if !first {
         return;

@@ -332,8 +332,9 @@ fn node_cliques(ground: &RunIndex<'_>, node: &NodeName) -> BTreeSet<String> {
             let is_attached =
                 gpu.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("completed"));
             let identity = gpu.cluster_uuid.as_deref().zip(gpu.clique_id.as_deref());
-            cliques
-                .extend(identity.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)));
+            cliques.extend(
+                identity.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)),
+            );
         }
     }
     if cliques.is_empty() {

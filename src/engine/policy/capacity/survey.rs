@@ -338,11 +338,9 @@ fn advise_drain(
     );
     let swap = match block.out {
         0 => "In smaller gangs, leave it in service and mark it.".to_owned(),
-        1 => {
-            "In smaller gangs, swap: release the node that is out, if the gate drained it and it \
+        1 => "In smaller gangs, swap: release the node that is out, if the gate drained it and it \
              is the milder one."
-                .to_owned()
-        }
+            .to_owned(),
         out => format!(
             "In smaller gangs, swap: drain the worse node, and release the mildest of the {out} \
              that are out, if the gate drained it."

@@ -252,7 +252,10 @@ fn a_site_s_observation_replaces_the_assumption() {
         let shares = shares.iter().copied().collect();
         Outages::from_observation(NODES, &shares).expect_err("no observation").to_string()
     };
-    assert_eq!(error_of(&[(0, 0.9), (19, 0.1)]), "19 nodes out at the same time, in a domain of 18");
+    assert_eq!(
+        error_of(&[(0, 0.9), (19, 0.1)]),
+        "19 nodes out at the same time, in a domain of 18"
+    );
     assert_eq!(error_of(&[(0, 1.5)]), "0 nodes out: share 1.5, expected 0 to 1");
     assert_eq!(error_of(&[(0, f64::NAN)]), "0 nodes out: share NaN, expected 0 to 1");
     assert!(error_of(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));

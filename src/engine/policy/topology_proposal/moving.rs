@@ -62,14 +62,13 @@ fn place<'f>(
     let seen: BTreeSet<&DomainName> = seen.map(|(_, domain)| &domain.name).collect();
     match Vec::from_iter(seen).as_slice() {
         [domain] => Ok((node, *domain)),
-        [] => Err("no run measured it with nodes of another domain, so its block is unknown"
-            .to_owned()),
+        [] => {
+            Err("no run measured it with nodes of another domain, so its block is unknown"
+                .to_owned())
+        }
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
-            Err(format!(
-                "it was measured with nodes of several domains: {}",
-                names.join(", ")
-            ))
+            Err(format!("it was measured with nodes of several domains: {}", names.join(", ")))
         }
     }
 }

@@ -171,8 +171,10 @@ impl Redactor {
         case.facts = case.facts.as_ref().map(|it| self.redact_value(it));
         case.missing = case.missing.iter().map(|it| self.redact_text(it)).collect();
         case.missing.extend(self.kept_words.iter().map(|name| {
-            format!("the name of the node {name} is not replaced, because these documents use it \
-                 as a keyword")
+            format!(
+                "the name of the node {name} is not replaced, because these documents use it \
+                 as a keyword"
+            )
         }));
     }
 

@@ -301,7 +301,9 @@ fn a_drift_is_delivered_once_with_changes_and_ends_only_with_a_read_history() {
     state.drifting.values_mut().flatten().for_each(|it| it.part.node = None);
     let first = occasion_from_state(&state);
     assert_eq!(first.items[0].key, "drift/domain/block01/a");
-    assert!(first.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`")));
+    assert!(
+        first.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`"))
+    );
 }
 
 fn texts(value: &Value) -> Vec<String> {

@@ -46,7 +46,8 @@ impl YearWorld<'_> {
         }
         let last = (claims.clone(), swept.recordings.clone(), swept.sampled);
         let before = self.uniform_low.take();
-        let inspection_s = draw_one(self.moment_key("look at levels", at_s), &INSPECTION_DAYS) * DAY_S;
+        let inspection_s =
+            draw_one(self.moment_key("look at levels", at_s), &INSPECTION_DAYS) * DAY_S;
         self.uniform_low = Some(UniformLowAudits {
             ready_s: before.as_ref().map_or(at_s + inspection_s, |before| before.ready_s),
             audits: before.map_or(0, |before| before.audits) + 1,

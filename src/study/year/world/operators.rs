@@ -83,7 +83,10 @@ impl YearWorld<'_> {
                 open.reported_s.get_or_insert(at_s);
                 open.acted_s.get_or_insert(at_s);
             }
-            if open.reported_s.is_some_and(|reported_at| reported_at + SHARED_REPAIR_DAYS * DAY_S <= at_s) {
+            if open
+                .reported_s
+                .is_some_and(|reported_at| reported_at + SHARED_REPAIR_DAYS * DAY_S <= at_s)
+            {
                 open.repaired_s = Some(at_s);
             }
         }
