@@ -37,7 +37,8 @@ const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSection {
-    /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this file.
+    /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this
+    /// file.
     state: Option<PathBuf>,
     /// The interface to the scheduler. Default: `scontrol`.
     #[schemars(with = "Option<GateBackendKind>")]
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_kubernetes_are_written_as_whoever_is_named_or_as_the_source_is_read() {
+    fn kubernetes_nodes_are_written_with_the_named_or_the_source_s_account() {
         let through = "through = \"kubernetes\"\n";
         let gate = read(through, &known()).expect("good");
         let file = Path::new("/site/read.kubeconfig");

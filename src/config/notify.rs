@@ -70,13 +70,14 @@ struct NotifyTargetSection {
     url_file: Option<PathBuf>,
     /// The environment variable that holds its address. Without it, `url_file` or `url` gives it.
     url_env: Option<String>,
-    /// Its address, in clear text: every reader of this file can then write to the receiver. Without
-    /// it, `url_file` or `url_env` gives it.
+    /// Its address, in clear text: every reader of this file can then write to the receiver.
+    /// Without it, `url_file` or `url_env` gives it.
     url: Option<String>,
-    /// The file that holds a bearer token for it. Without it, `bearer_env` gives one, or none is sent.
+    /// The file that holds a bearer token for it. Without it, `bearer_env` gives one, or none is
+    /// sent.
     bearer_file: Option<PathBuf>,
-    /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives one,
-    /// or none is sent.
+    /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives
+    /// one, or none is sent.
     bearer_env: Option<String>,
     /// A file with the certificates (PEM) of authorities that may sign its certificate. Without it,
     /// the system's.
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_small_and_files_are_beside_the_configuration() {
+    fn defaults_are_small_and_files_are_relative_to_the_configuration() {
         let notify = target("url_file = \"slack.url\"\nbearer_file = \"t\"").expect("good");
         let it = &notify.targets[0];
         assert_eq!(it.address, SecretSource::File(PathBuf::from("/etc/slack.url")));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_is_expected_and_never_an_address() {
+    fn mistakes_name_the_expected_value_and_never_an_address() {
         for (rest, expected) in [
             ("", "ops: expected one of url_file, url_env and url"),
             ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),

@@ -45,7 +45,7 @@ fn under_sim_a_configuration_is_read_for_a_simulated_fabric() {
 }
 
 #[test]
-fn tools_are_done_without_where_the_file_says_so() {
+fn native_probes_replace_tools_if_configured() {
     let with = |own: &str| {
         let file = format!("claims = \"c\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"tcp\"]\n{own}");
         read(&file).expect("good")
@@ -60,7 +60,7 @@ fn tools_are_done_without_where_the_file_says_so() {
 }
 
 #[test]
-fn slurms_programs_are_where_its_sources_say() {
+fn slurm_s_programs_default_to_those_of_its_sources() {
     let config = read(
         "[sources.slurm]\nscontrol = [\"ssh\", \"head\", \"scontrol\"]\n\
          [launcher]\nkind = \"slurm\"\nsqueue = [\"q\"]\n",
@@ -73,7 +73,7 @@ fn slurms_programs_are_where_its_sources_say() {
 }
 
 #[test]
-fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
+fn pod_settings_are_read_and_mistakes_have_a_location() {
     let with = |rest: &str| {
         let start = "claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\n";
         format!("{start}[launcher.kubernetes]\n{rest}\n")

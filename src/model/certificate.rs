@@ -195,7 +195,7 @@ impl Certificate {
 pub struct VoidRecord {
     /// Time, RFC 3339.
     pub at: String,
-    /// The reason, in words.
+    /// The reason.
     pub why: String,
 }
 
@@ -369,7 +369,7 @@ pub struct Verification {
 pub struct IdentityDifference {
     /// Its name: `gpus`, `driver`, `boot`, `firmware of GPU 0 VBIOS`.
     pub part: String,
-    /// The difference, in words.
+    /// Description of the difference.
     pub why: String,
     /// Whether the change voids the certificate.
     pub voids: bool,

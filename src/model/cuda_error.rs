@@ -4,7 +4,7 @@
 //! Names and texts are those of CUDA's headers `cuda.h` and `driver_types.h` and of
 //! `cudaGetErrorString`.
 
-/// One error, whatever the driver or the runtime calls it.
+/// One error, under the names of both driver and runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CudaError {
     /// The context or the driver could not be initialised.

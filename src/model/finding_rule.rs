@@ -1,4 +1,4 @@
-//! The rule that decided a finding: its kind, and its terms in words.
+//! The rule that decided a finding: its kind, and its terms as text.
 //!
 //! Documents carry the text. One table of prefixes parses a stored text; a rule of another
 //! version with an unknown prefix is kept as it is.
@@ -138,7 +138,7 @@ impl RuleKind {
 pub struct FindingRule {
     /// The kind of the rule.
     pub kind: RuleKind,
-    /// Its terms in words, without the prefix of its kind.
+    /// Its terms as text, without the prefix of its kind.
     pub terms: Cow<'static, str>,
     /// The earlier measurements of the part confirm it.
     pub history_agrees: bool,

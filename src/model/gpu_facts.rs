@@ -149,7 +149,7 @@ impl FabricFacts {
         self.cluster_uuid.as_ref().is_some_and(|uuid| !is_null_cluster_uuid(uuid))
     }
 
-    /// The health problems that the driver reports, in words; empty where it reports none or no
+    /// The health problems that the driver reports, as text; empty where it reports none or no
     /// health at all.
     pub fn health_problems(&self) -> Vec<String> {
         let mut words = Vec::new();

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn folding_joins_neighbours_and_leaves_the_rest() {
+    fn folding_joins_adjacent_numbers_and_leaves_the_rest() {
         assert_eq!(fold(["n0001", "n0003", "n0002", "login", "n0002"]), "n[0001-0003],login");
         assert_eq!(fold(["n9", "n10", "n010"]), "n[9-10,010]");
         assert_eq!(fold(["a7"]), "a7");
@@ -415,7 +415,7 @@ mod tests {
             names in prop::collection::vec("[a-b]{0,2}[0-9]{0,3}(x[0-9]{1,2})?[a-b]", 1..40)
         ) {
             let folded = fold(names.iter().map(String::as_str));
-            let again = expand(&folded).expect("what fold writes can be read");
+            let again = expand(&folded).expect("a folded list can be expanded");
             prop_assert_eq!(fold(again.iter().map(String::as_str)), folded);
         }
 
@@ -425,7 +425,7 @@ mod tests {
         ) {
             let parts = |names: &[String]| {
                 let folded = fold(names.iter().map(String::as_str));
-                let elements = split_elements(&folded).expect("what fold writes can be read");
+                let elements = split_elements(&folded).expect("a folded list can be expanded");
                 elements.into_iter().map(|(_, part)| part.to_owned()).collect::<BTreeSet<_>>()
             };
             let before = parts(&names);
@@ -444,7 +444,7 @@ mod tests {
             set in prop::collection::btree_set("[a-c]{0,2}[0-9]{1,4}(-[a-b]{1}|[a-b][0-9]{1,2})?", 1..60)
         ) {
             let folded = fold(set.iter().map(String::as_str));
-            let back: Vec<String> = expand(&folded).expect("what fold writes can be read");
+            let back: Vec<String> = expand(&folded).expect("a folded list can be expanded");
             prop_assert_eq!(back.len(), set.len(), "{}", folded);
             prop_assert_eq!(back.into_iter().collect::<BTreeSet<_>>(), set);
         }

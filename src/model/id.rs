@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_several_nodes_or_another_place_is_no_name_of_one() {
+    fn ambiguous_names_and_paths_are_not_the_name_of_one_node() {
         for name in ["node0001", "a", "_x", "10.7.0.11", "n-1.b_c"] {
             assert!(NodeName::from(name).is_one_node(), "{name}");
         }

@@ -62,7 +62,7 @@ pub struct KubernetesNode {
     /// Fabricgate's condition, where it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<FabricNodeCondition>,
-    /// Marks by which another client asks to leave the node alone or reserves it: each in words,
+    /// Marks by which another client asks to leave the node alone or reserves it: each as text,
     /// with the label, annotation or taint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<String>,

@@ -132,7 +132,7 @@ pub struct OutputProblem {
     pub kind: OutputProblemKind,
     /// The affected test, where known.
     pub testcase: Option<String>,
-    /// The problem, in words.
+    /// Description of the problem.
     pub detail: String,
     /// The line in the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]

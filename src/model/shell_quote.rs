@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_words_stay_and_the_rest_is_quoted() {
+    fn plain_arguments_stay_and_the_rest_is_quoted() {
         assert_eq!(quote_one("NodeName=node0001"), "NodeName=node0001");
         assert_eq!(
             quote_one("Reason=fabricgate:nvlink-low:ab12"),

@@ -427,7 +427,7 @@ pub struct FabricReport {
     /// `completed`, `in progress`, `not started`, `not supported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Health problems in words; empty if the GPU is healthy or reports no health.
+    /// Health problems as text; empty if the GPU is healthy or reports no health.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
     /// Basis of the claim: a label is asserted, a driver reports.
@@ -499,7 +499,7 @@ pub struct JobAssumption {
     /// Location within the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// The assumption in words, with the setting as written.
+    /// The assumption as text, with the setting as written.
     pub says: String,
 }
 

@@ -25,7 +25,7 @@ pub enum ThrottleReason {
     HardwarePowerBrake,
     /// Display clocks are set.
     DisplayClocks,
-    /// A reason unknown to this version, in words.
+    /// A reason unknown to this version, as text.
     Other(String),
 }
 

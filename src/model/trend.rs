@@ -153,7 +153,7 @@ pub struct RunChange {
     pub node: Option<NodeName>,
     /// Kind of the change.
     pub kind: RunChangeKind,
-    /// What changed, in words: `driver`, `GPU 2 vbios`.
+    /// The changed property: `driver`, `GPU 2 vbios`.
     pub what: String,
     /// The old state.
     pub before: String,

@@ -20,7 +20,7 @@ pub enum UnknownSubject {
     Domain(DomainName),
     /// The claims of a source.
     Claims(String),
-    /// A file, a test or a step, in words: no decision depends on it.
+    /// A file, a test or a step, as text: no decision depends on it.
     Other(String),
 }
 

@@ -204,7 +204,7 @@ pub struct Evidence {
     /// Name of the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub testcase: Option<String>,
-    /// The observation, in words and numbers.
+    /// The observation, with its numbers.
     pub detail: String,
     /// The class of another finding that explains this one and was merged into it, such as
     /// `nvlink-inactive` into an `nvlink-low`.

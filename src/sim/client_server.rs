@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_who_names_no_peer() {
+    fn a_call_without_a_peer_is_the_server() {
         let ports =
             ["ib_write_bw -d mlx5_0 -p 7001", "iperf3 -s -1 -p 7001"].map(|line| {
                 match call("n1", line) {

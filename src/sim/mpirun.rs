@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_told_as_open_mpi_tells_it() {
+    fn launch_failures_have_open_mpi_s_text() {
         let refused = |line: &str, what: &str| {
             let answer = launch(line).expect_err("refused");
             assert!(answer.code == 1 && answer.stderr.contains(what), "{answer:?}");

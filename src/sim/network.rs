@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn names_without_an_object_are_refused() {
         let refused = |more: &str| {
             let text = format!(
                 "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"

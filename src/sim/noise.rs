@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_scatter_as_asked_and_dip_to_the_left() {
+    fn readings_scatter_as_configured_and_dip_to_the_low_side() {
         let noise = SimNoise { sigma: 0.01, dip_rate: 0.0, dip_depth: [0.05, 0.4] };
         let n = 20_000;
         let all: Vec<f64> =

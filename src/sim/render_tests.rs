@@ -78,7 +78,7 @@ fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
         let answer = rack.says("r", &format!("{program} -b 64 -e 1M"));
         let found = rows(&answer.stdout);
         let shown: Vec<(&str, &str)> = found.iter().map(|row| (row[0], row[1])).collect();
-        assert_eq!(shown.len(), 15, "{program}: a row for every size that was asked for");
+        assert_eq!(shown.len(), 15, "{program}: a row for every requested size");
         // 64 and 128 bytes are less than 16 bytes per rank for twelve ranks.
         assert_eq!(shown[..3], [("0", "0"), ("0", "0"), ("192", "4")], "{program}");
         assert_eq!(shown.last(), Some(&("1048512", "21844")), "{program}");
@@ -242,7 +242,7 @@ fn all_reduce(faults: &str, reading: u32) -> f64 {
 }
 
 #[test]
-fn a_collective_is_as_fast_as_its_slowest_member_whatever_slows_the_others() {
+fn a_collective_is_as_fast_as_its_slowest_member_despite_other_faults() {
     let lost = "[[fault]]\nkind=\"lost-links\"\ngpu=\"n3:1\"\ncount=2\n";
     let capped = "[[fault]]\nkind=\"power-cap\"\nnode=\"n1\"\nshare=0.93\n";
     let drift = "[[fault]]\nkind=\"drift\"\ngpu=\"n2:2\"\nshare=0.05\n";
@@ -261,7 +261,7 @@ fn a_collective_is_as_fast_as_its_slowest_member_whatever_slows_the_others() {
 }
 
 #[test]
-fn half_of_all_readings_dip_where_the_scenario_says_half() {
+fn half_of_all_readings_dip_if_the_scenario_specifies_half() {
     let more = "[[fault]]\nkind=\"dips\"\ngpu=\"n1:3\"\nrate=0.5\ndepth=[0.3, 0.3]\n";
     let rack = SimRack::new(more);
     let healthy = SimRack::new("").cells("n1", "device_local_copy", 0)[3];

@@ -396,14 +396,14 @@ mod tests {
         "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
 
     #[test]
-    fn what_is_claimed_is_what_is_unless_said_otherwise() {
+    fn claims_default_to_the_real_domains() {
         let scenario = Scenario::parse(RACK).expect("a good scenario");
         assert_eq!(scenario.claimed_domains(), scenario.real_domains());
         assert_eq!(scenario.real_domains().expect("groups")[0].gpus, 4);
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_by_its_line() {
+    fn semantic_errors_name_their_line() {
         let fails = |text: &str, expected: &str| {
             let scenario = Scenario::parse(text).map_err(|error| error.to_string());
             let error = scenario.and_then(|it| SimFabric::build(&it).map(drop)).expect_err(text);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_its_port_and_ends_after_one_client() {
+    fn a_server_prints_its_port_and_ends_after_one_client() {
         use std::io::BufRead;
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let server = std::thread::spawn(move || serve(&mut writer));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_the_port_is_a_problem_and_no_reading() {
+    fn a_port_without_a_listener_is_a_problem_without_a_reading() {
         let text =
             "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n";
         let scenario = Scenario::parse(text).expect("good");

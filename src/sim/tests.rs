@@ -329,7 +329,7 @@ fn mpirun_runs_the_pair_tests_on_exactly_its_hosts() {
 }
 
 #[test]
-fn collectives_say_which_way_they_went() {
+fn collectives_log_their_transport() {
     let apart = "title = \"t\"\n\
         [[domain]]\nname=\"a\"\nnodes=\"n[1-2]\"\nplatform=\"gb200-nvl72\"\n\
         [[domain]]\nname=\"b\"\nnodes=\"n3\"\nplatform=\"gb200-nvl72\"\n";
@@ -374,7 +374,7 @@ fn a_run_that_mpirun_cannot_start_is_a_problem_for_the_reader() {
 }
 
 #[test]
-fn nvidia_smi_lists_who_uses_the_gpus() {
+fn nvidia_smi_lists_the_processes_on_the_gpus() {
     let scenario = scenario("[[fault]]\nkind = \"busy\"\nnode = \"n2\"\nprocess = \"job\"\n");
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let ask = |node: &str, query: &str| {
@@ -474,7 +474,7 @@ proptest! {
 }
 
 #[test]
-fn what_env_sets_in_front_of_a_command_is_told_apart_from_it() {
+fn variables_before_a_command_are_split_from_it() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let argv = words("env NCCL_DEBUG=INFO A=b=c all_reduce_perf -b 8 -c=1");
     let (set, command) = tool_dispatch::split_environment(&argv);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_noise_makes_more_wrong_convictions() {
+    fn more_noise_makes_more_false_blames() {
         let odds = [0.001, 0.003, 0.01, 0.02, 0.03].map(ClosedFormOdds::from_sigma);
         for two in odds.windows(2) {
             assert!(two[0].convicted_gpus < two[1].convicted_gpus * (1.0 + 1e-9), "{two:?}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_convictions_stay_within_what_was_aimed_at() {
+    fn false_blames_stay_within_the_target() {
         for sigma in [0.001, 0.003, 0.01] {
             let odds = ClosedFormOdds::from_sigma(sigma);
             assert!(odds.convicted_gpus + odds.convicted_pairs < 1e-6, "{sigma}: {odds:?}");

@@ -57,7 +57,7 @@ fn a_study_does_not_depend_on_its_threads() {
 }
 
 #[test]
-fn a_half_of_a_gpu_is_found_and_nobody_else_blamed() {
+fn half_a_gpu_is_found_and_no_other_part_blamed() {
     let point = run_study(setting(StudyWorld::Domain, 0.01, 0.5, 3), 4, 1, 2);
     assert_eq!((point.scheme.faults, point.scheme.found, point.scheme.false_blames), (12, 12, 0));
     assert_eq!(point.scheme.false_confirmed, 0);

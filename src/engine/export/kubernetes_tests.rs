@@ -146,7 +146,7 @@ fn refusal(name: &str, options: &ExportOptions) -> String {
 }
 
 #[test]
-fn labels_are_ours_alone_and_a_node_nobody_measured_has_none() {
+fn labels_have_the_prefix_and_an_unmeasured_node_has_none() {
     let text = written("kubernetes-labels", &ExportOptions::default());
     for word in [
         "fabricgate.io/verdict=pass",
@@ -268,7 +268,7 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
 }
 
 #[test]
-fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
+fn ray_nodes_have_measured_domains_and_unique_ranks() {
     let all = written("ray", &ExportOptions::default());
     assert!(all.contains("nvlink_domain_") && !all.contains("\"topo_rank\":0}"), "{all}");
     let few = ExportOptions { nodes: Some(BTreeSet::from([node(10)])), ..ExportOptions::default() };

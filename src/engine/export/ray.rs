@@ -125,7 +125,7 @@ fn render_script(map: &VerifiedMap, resources: &BTreeMap<&NodeName, Value>) -> S
          case \"${NODE:-$(hostname -s)}\" in\n",
     );
     for (node, words) in resources {
-        // The text is quoted as a whole, whatever the domain's name.
+        // The text is quoted as a whole, regardless of the domain's name.
         let text = shell_quote::join_quoted(&[words.to_string()]);
         out.push_str(&format!("{node}) resources={text} ;;\n"));
     }

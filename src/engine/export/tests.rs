@@ -60,7 +60,7 @@ fn shortened(text: &str) -> String {
 }
 
 #[test]
-fn every_target_says_what_was_measured() {
+fn every_target_exports_the_measurements() {
     for target in TARGETS.iter().filter(|target| OWN.contains(&target.name)) {
         let runs = [fixture::racks(), troubled(), fixture::misplaced()];
         for (name, run) in ["racks", "troubled", "misplaced"].into_iter().zip(runs) {
@@ -101,7 +101,7 @@ fn named(mut map: VerifiedMap) -> VerifiedMap {
 }
 
 #[test]
-fn every_target_for_kubernetes_and_ray_says_what_was_measured() {
+fn every_target_for_kubernetes_and_ray_exports_the_measurements() {
     for to in KUBERNETES {
         let runs = [fixture::racks(), troubled(), fixture::misplaced()];
         for (name, run) in ["racks", "troubled", "misplaced"].into_iter().zip(runs) {
@@ -138,7 +138,7 @@ const KUBERNETES: &[&str] =
 const OWN: &[&str] = &["nccl-env", "ranks", "slurm-cli-filter", "slurm-topology", "topograph"];
 
 #[test]
-fn the_same_run_gives_the_same_bytes_whatever_the_order_of_its_cells() {
+fn the_order_of_cells_does_not_change_the_bytes() {
     let run = troubled();
     let mut turned = run.clone();
     turned.cells.reverse();
@@ -172,7 +172,7 @@ fn one_node_that_gets_worse_changes_only_lines_that_are_about_it() {
 }
 
 #[test]
-fn a_map_has_nodes_where_they_were_measured_and_says_what_was_not() {
+fn a_map_has_measured_locations_and_marks_unmeasured_nodes() {
     let map = fixture::map(&fixture::misplaced());
     let node = &map.members[&NodeName::from("n04")];
     assert_eq!((node.domain.as_deref(), node.is_misplaced), (Some("rack2"), true));
@@ -204,7 +204,7 @@ fn a_map_has_nodes_where_they_were_measured_and_says_what_was_not() {
 }
 
 #[test]
-fn a_topology_keeps_sets_apart_or_leaves_out_the_degraded_as_asked() {
+fn a_topology_separates_or_omits_degraded_nodes_as_requested() {
     let run = troubled();
     let with = |degraded, form: &str| ExportOptions {
         degraded,
@@ -260,7 +260,7 @@ fn a_form_that_the_existing_file_does_not_have_is_refused_and_not_passed_over() 
 }
 
 #[test]
-fn a_block_says_of_whom_only_the_inside_was_measured() {
+fn a_block_notes_nodes_measured_only_inside() {
     let mut run = fixture::racks();
     let is_n03 = |it: &Option<NodeName>| it.as_ref().is_some_and(|it| it.as_str() == "n03");
     run.cells.retain(|cell| is_n03(&cell.src_node) == is_n03(&cell.dst_node));
@@ -275,7 +275,7 @@ fn a_block_says_of_whom_only_the_inside_was_measured() {
 }
 
 #[test]
-fn a_node_of_which_nobody_knows_its_gpus_does_not_hide_one_that_has_too_few() {
+fn a_node_with_unknown_gpus_does_not_hide_one_with_too_few() {
     let mut run = fixture::racks();
     run.claims.domains[1].gpus_per_node = None;
     fixture::forget(&mut run, "n05");
@@ -401,7 +401,7 @@ fn names_that_another_system_would_read_otherwise_are_escaped_or_refused() {
 }
 
 #[test]
-fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
+fn every_file_names_the_run_and_marks_simulated_and_partial_ones() {
     let mut map: VerifiedMap = fixture::map(&fixture::racks());
     (map.run.is_simulated, map.run.is_complete) = (true, false);
     for target in TARGETS.iter().filter(|it| it.name == "map" || OWN.contains(&it.name)) {
@@ -416,7 +416,7 @@ fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
 }
 
 #[test]
-fn a_place_says_no_smallest_loss_where_one_node_has_none() {
+fn a_placement_has_no_smallest_loss_if_one_node_has_none() {
     use crate::place;
     let request = place::PlacementRequest {
         count: 2,
@@ -432,7 +432,7 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
     let mut run = fixture::racks();
     assert_eq!(detectable(&run), Some(0.02));
     run.verdicts.nodes[1].detectable = None;
-    assert_eq!(detectable(&run), None, "in n02 nobody knows what would have been seen");
+    assert_eq!(detectable(&run), None, "the detectable loss of n02 is unknown");
 }
 
 /// Defect 9 of the operator's review.

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_as_the_same_value() {
+    fn written_values_are_read_back_equal() {
         let value = json!({
             "kind": "X", "none": null, "list": [{"a": 1, "b": [true, "true"]}, "x: y", [1, [2]]],
             "empty": {}, "also": [], "texts": ["\u{9b}1m\u{202e}\u{feff}\u{e0041}\u{7f}", "on", "1", "- a", "# b", "a\nb", "ü\"\\", "", "y", "1e3"],

@@ -424,7 +424,7 @@ mod tests {
         ) {
             let exact = find_best(&strengths, k);
             let Some(short) = find_best_within(&strengths, k, steps) else { return Ok(()) };
-            let exact = exact.expect("what a short search finds a long one finds");
+            let exact = exact.expect("a long search finds the result of a short one");
             let (_, _, weakest) = exact.weakest.expect("two or more");
             prop_assert!(weakest <= short.weakest_bound, "{:?} {:?}", exact, short);
             let (_, _, own) = short.weakest.expect("two or more");
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_connects_nobody() {
+    fn unmeasured_pairs_connect_no_parts() {
         let strengths = PairStrengths::new(3, |a, b| ((a, b) != (0, 1)).then_some(1.0));
         assert_eq!(find_best(&strengths, 2).expect("a pair").set, [0, 2]);
         assert_eq!(find_best(&strengths, 3), None, "0 and 1 were not measured with each other");

@@ -255,7 +255,7 @@ pub fn choose_placement(
     })
 }
 
-/// The scope in words, and its candidates by name.
+/// The scope as text, and its candidates by name.
 fn resolve_scope(
     map: &VerifiedMap,
     request: &PlacementRequest,

@@ -46,7 +46,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn without_a_budget_everybody_is_measured() {
+fn without_a_budget_every_node_is_measured() {
     let claims = fleet(&[4, 1, 2]);
     let choice = chosen(&claims, &BTreeMap::new(), AuditBudget::default());
     assert_eq!(choice.nodes.len(), 7);
@@ -56,7 +56,7 @@ fn without_a_budget_everybody_is_measured() {
 }
 
 #[test]
-fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certificate() {
+fn unmeasured_nodes_come_first_then_the_oldest_then_by_certificate() {
     let claims = fleet(&[2, 2, 2, 2]);
     let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for (domain, at) in [(0, 30), (1, 10), (2, 30)] {
@@ -80,7 +80,7 @@ fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certifica
 }
 
 #[test]
-fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
+fn suspected_nodes_come_before_all_others_with_partners() {
     let claims = fleet(&[6, 6]);
     let mut known: BTreeMap<NodeName, AuditNodeState> =
         (0..6).map(|at| (format!("d1n{at}").into(), measured((100 + at) * DAY))).collect();
@@ -132,7 +132,7 @@ fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
 }
 
 #[test]
-fn the_time_limits_the_choice_and_two_are_better_than_nobody() {
+fn the_time_limits_the_choice_and_two_are_better_than_none() {
     let claims = fleet(&[8, 8]);
     let of = |minutes: f64| {
         let budget = AuditBudget { seconds: Some(minutes * 60.0), ..AuditBudget::default() };
@@ -149,7 +149,7 @@ fn the_time_limits_the_choice_and_two_are_better_than_nobody() {
 }
 
 #[test]
-fn who_was_busy_comes_first_next_time_and_who_always_is_waits_its_turn() {
+fn a_busy_node_comes_first_next_time_and_an_always_busy_one_waits() {
     let claims = fleet(&[2, 2, 2]);
     let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for domain in 0..3 {
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_that_are_always_busy_keep_nobody_from_a_turn(
+    fn nodes_that_are_always_busy_do_not_block_others(
         sizes in prop::collection::vec(4usize..20, 2..10),
         share in 0.15f64..0.6,
     ) {
@@ -310,7 +310,7 @@ proptest! {
     }
 
     #[test]
-    fn no_budget_is_overdrawn_and_everybody_is_chosen_or_told_why(
+    fn no_budget_is_overdrawn_and_every_node_is_selected_or_has_a_reason(
         sizes in prop::collection::vec(1usize..20, 0..12),
         nodes in prop::option::of(0usize..80),
         share in prop::option::of(0.0f64..1.0),

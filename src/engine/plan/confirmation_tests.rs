@@ -121,7 +121,7 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
 }
 
 #[test]
-fn two_suspects_never_meet_and_without_anybody_cleared_that_is_said() {
+fn two_suspects_never_meet_and_a_lack_of_cleared_nodes_is_reported() {
     let fleet =
         PlanFixture::new(Profile::Audit, &domain("rack1", "a[1-4]", 4), &["nvbandwidth-lane"]);
     let suspects: Vec<ConfirmationSuspect> =
@@ -169,7 +169,7 @@ fn hosts_that_leave_their_leaf_to_confirm_keep_the_limit() {
 }
 
 #[test]
-fn what_a_whole_domain_raised_is_asked_once_more() {
+fn a_domain_probe_that_raised_a_suspicion_runs_once_more() {
     let claims = domain("rack1", "a[1-4]", 4);
     let fleet = PlanFixture::new(Profile::Admit, &claims, &["nccl-all-reduce-domain"]);
     let probes = &["nccl-all-reduce-domain", "not-here"];
@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_two_suspects_meet_and_nobody_has_more_partners_than_asked_for(
+    fn no_two_suspects_meet_and_no_suspect_has_more_partners_than_requested(
         nodes in 2usize..20,
         suspected in proptest::collection::btree_set((0usize..20, 0usize..40), 1..6),
         doubtful in proptest::collection::btree_set(0usize..20, 0..10),

@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_matching_reaches_everybody_and_prefers_the_leaf(
+        fn a_matching_reaches_every_node_and_prefers_the_leaf(
             sizes in proptest::collection::vec(1usize..9, 1..7), free in 0usize..3, seed: u64
         ) {
             let leaves = leaves(&sizes, free);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_leaf_is_sampled_and_says_so() {
+    fn a_large_leaf_is_sampled_with_a_note() {
         let leaves = leaves(&[200, 4], 0);
         let swept = leaves.make_complete(1, 2, 128, 8);
         // Eight rounds of both leaves, and one for the pair of them.
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn many_leaves_meet_some_others_and_say_so() {
+    fn many_leaves_are_sampled_with_a_note() {
         let swept = leaves(&[4; 200], 0).make_complete(1, 2, 128, 8);
         // Three rounds inside leaves, eight of leaves with others.
         assert_eq!(swept.rounds.len(), 3 + 8);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn without_leaves_all_nodes_are_neighbours() {
+    fn without_leaves_all_nodes_share_one_leaf() {
         let nodes: Vec<NodeName> = (0..5).map(|n| NodeName::from(format!("n{n}"))).collect();
         let leaves = LeafMap::from_claims(&Claims::default(), &nodes);
         assert_eq!(leaves.groups.len(), 1);

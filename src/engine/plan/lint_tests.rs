@@ -142,7 +142,7 @@ fn a_pair_that_is_there_twice_is_found() {
 }
 
 #[test]
-fn nodes_domains_and_rails_that_nobody_claims_are_found() {
+fn unclaimed_nodes_domains_and_rails_are_found() {
     let wrong = after(|plan| plan.rounds[0].steps[0].nodes = vec!["x9".into()]);
     assert!(matches!(
         wrong.as_slice(),
@@ -206,11 +206,11 @@ fn a_command_that_was_not_filled_in_is_found() {
         }
     });
     let expected = [PlanLintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
-    assert_eq!(wrong, expected, "what nodes say is filled in later");
+    assert_eq!(wrong, expected, "values from nodes are filled in later");
 }
 
 #[test]
-fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
+fn a_step_on_all_nodes_leaves_only_the_node_name_open() {
     let names = ["copy-lane", "nvbandwidth-pair", "collective-domain"];
     let fleet = PlanFixture::new(Profile::BurnIn, &domain("rack1", "a[1-4]", 4), &names);
     let plan = fleet.plan();

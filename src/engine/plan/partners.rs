@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cleared_nodes_come_first_and_no_more_are_taken_than_are_wanted(
+        fn cleared_nodes_come_first_and_no_more_are_taken_than_requested(
             cleared in 0usize..20,
             idle in 0usize..20,
             exactly in proptest::option::of(0usize..8),

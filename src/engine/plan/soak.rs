@@ -79,7 +79,7 @@ mod tests {
     use readers::probe_catalog::ProbeCatalog;
 
     #[test]
-    fn all_places_are_loaded_at_once_and_again_under_new_numbers() {
+    fn all_places_are_loaded_concurrently_and_again_with_new_numbers() {
         let text = "[[domain]]\nname = \"rack\"\nnodes = \"a[1-3]\"\ngpus_per_node = 4\n\
             [[domain]]\nname = \"h\"\nnodes = \"h1\"\ngpus_per_node = 8\n";
         let claims = claims_file::parse("c", text).expect("good");

@@ -61,7 +61,7 @@ fn state_is_read_once_and_measurements_are_repeated() {
 }
 
 #[test]
-fn what_cannot_run_is_left_out_with_a_reason() {
+fn a_probe_that_cannot_run_is_skipped_with_a_reason() {
     let claims = domain("a", "a[1-4]", 8)
         + "[[domain]]\nname = \"b\"\nnodes = \"b[1-2]\"\n"
         + &domain("c", "c1", 1)
@@ -169,7 +169,7 @@ fn a_probe_of_lanes_takes_one_first_and_all_at_last() {
     assert_eq!((rounds_of(&plan, 2, "lanes"), rounds_of(&plan, 5, "lanes")), (17, 17 * 4));
     assert!(!plan.sampled, "every lane of every two nodes, and the nodes' own pairs");
     let without = PlanFixture::new(Profile::BurnIn, &claims, &["lanes"]).plan();
-    assert!(without.sampled, "nobody reads the pairs inside nodes");
+    assert!(without.sampled, "no probe reads the pairs inside nodes");
     let lanes: BTreeSet<Option<u32>> =
         plan.steps().filter(|s| s.stage == 5).map(|s| s.lane).collect();
     assert_eq!(lanes.len(), 4);

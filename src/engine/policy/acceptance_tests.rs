@@ -31,7 +31,7 @@ fn concluded(
 use Outcome::{Degraded, Pass, Unknown};
 
 #[test]
-fn only_all_rounds_that_were_asked_for_are_accepted() {
+fn only_all_requested_rounds_are_accepted() {
     let of = |wanted, outcomes: &[Outcome]| concluded(wanted, outcomes, |_| {}).accepted;
     assert_eq!(of(2, &[Pass, Pass]), AcceptanceOutcome::Pass);
     assert_eq!(of(3, &[Pass, Pass]), AcceptanceOutcome::Unknown);
@@ -70,16 +70,16 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
 }
 
 #[test]
-fn what_a_lost_node_left_open_is_not_held_against_others() {
+fn unknowns_caused_by_a_lost_node_do_not_count_for_others() {
     let again = |it: &mut Acceptance| it.rounds[1].set_aside = true;
     let node = concluded(2, &[Pass, Unknown, Pass], again);
     assert_eq!((node.accepted, node.rounds), (AcceptanceOutcome::Pass, 2));
     let bad = concluded(2, &[Pass, Degraded, Pass], again);
-    assert_eq!(bad.accepted, AcceptanceOutcome::Fail, "what was found there stays found");
+    assert_eq!(bad.accepted, AcceptanceOutcome::Fail, "the finding stays");
 }
 
 #[test]
-fn what_load_shows_counts() {
+fn faults_under_load_count() {
     let soak = |found: bool| {
         let about = BTreeMap::from([("n1".into(), "wrong data".to_owned())]);
         let none = BTreeMap::new();
@@ -126,7 +126,7 @@ fn drifting(share: f64) -> impl Fn(&mut Acceptance) {
 }
 
 #[test]
-fn a_drift_is_told_below_the_limit_and_not_accepted_beyond_it() {
+fn a_drift_below_the_limit_is_reported_and_beyond_it_not_accepted() {
     let small = concluded(2, &[Pass, Pass], drifting(0.02));
     assert_eq!(small.accepted, AcceptanceOutcome::Pass);
     assert!(small.reason.contains("GPU 2 is 2.0 % slower"), "{}", small.reason);
@@ -136,7 +136,7 @@ fn a_drift_is_told_below_the_limit_and_not_accepted_beyond_it() {
 }
 
 #[test]
-fn whoever_is_out_takes_no_part_and_is_unknown_unless_something_was_found() {
+fn a_node_that_left_takes_no_part_and_is_unknown_without_a_finding() {
     let out = |it: &mut Acceptance| {
         let why = "no route".to_owned();
         it.nodes[0].out = Some(BurnInStop { rule: StopRule::Lost, after_round: 2, why });

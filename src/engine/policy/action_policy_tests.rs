@@ -70,7 +70,7 @@ fn one_bad_gpu_proposes_one_drain_with_the_exact_line() {
 }
 
 #[test]
-fn shared_parts_pairs_and_the_instrument_drain_nobody() {
+fn shared_parts_pairs_and_the_instrument_drain_no_node() {
     for kind in [
         LocusKind::Pair,
         LocusKind::Rail,
@@ -151,7 +151,7 @@ fn one_node_of_a_small_fleet_is_not_a_common_cause() {
 }
 
 #[test]
-fn a_sweep_that_mostly_did_not_come_back_accuses_nobody() {
+fn a_mostly_missing_sweep_blames_no_node() {
     let findings = || vec![finding(LocusKind::Gpu, "d0n1", Outcome::Failed, 0.1)];
     let with = |returned| {
         let coverage = Some(PlanCoverage { planned: 10, returned });
@@ -179,7 +179,7 @@ fn names_that_mean_more_than_one_node_are_never_written() {
 }
 
 #[test]
-fn a_node_that_nobody_claims_is_left_alone() {
+fn an_unclaimed_node_is_left_alone() {
     let plan = plan(&claims(1, 4), vec![finding(LocusKind::Node, "x", Outcome::Failed, 0.0)]);
     assert!(plan.actions.is_empty() && plan.withheld[0].why.contains("no domain claims"));
 }
@@ -201,7 +201,7 @@ fn a_policy_may_want_confirmation_first() {
 }
 
 #[test]
-fn a_reason_is_short_and_harmless_whatever_the_judge_calls_things() {
+fn any_class_gives_a_short_and_harmless_reason() {
     let mut odd = finding(LocusKind::Node, "d0n1", Outcome::Failed, 0.0);
     odd.id = "a\"b\n$(c)".to_owned();
     odd.class = FindingClass::from_name(&"ü".repeat(200));

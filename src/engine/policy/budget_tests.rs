@@ -80,7 +80,7 @@ fn drains_of_nodes_that_this_run_does_not_cover_count_as_they_were_claimed_then(
 }
 
 #[test]
-fn what_is_left_is_said_in_a_sentence_for_each_limit() {
+fn the_remainder_of_each_limit_is_a_sentence() {
     let mut world = PolicyFixture::with_blocks(10, 20);
     world.policy = Policy::default();
     world.leaf("leaf1", &["d0n0", "d0n1"]);
@@ -179,7 +179,7 @@ fn time_is_counted_by_uptime_within_a_boot_and_never_runs_backwards() {
 }
 
 #[test]
-fn a_drain_above_the_ceiling_is_not_made_whatever_the_fault() {
+fn no_fault_justifies_a_drain_above_the_ceiling() {
     let mut world = PolicyFixture::with_blocks(4, 18);
     world.policy.mix.0.insert(16, 1.0);
     failing(&mut world, &["d0n0"]);
@@ -273,7 +273,7 @@ fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
 }
 
 #[test]
-fn nodes_whose_pods_were_not_read_go_one_by_one() {
+fn nodes_with_unread_pods_are_drained_one_by_one() {
     let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     failing(&mut world, &["d0n0", "d1n0"]);
     world.state("d0n0", &["IDLE", "PODS_UNREAD"]);

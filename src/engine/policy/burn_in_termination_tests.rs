@@ -85,7 +85,7 @@ fn each_limit_has_a_rule_of_its_own() {
     let hours = BurnInRequest { hours: Some(1.0), ..BurnInRequest::default() };
     assert_eq!(rule(&held(hours.clone(), pass()), 1.0, 0.5), Some(StopRule::Hours));
     assert_eq!(rule(&held(hours.clone(), pass()), 0.9, 0.5), None);
-    assert_eq!(rule(&held(hours, Vec::new()), 9.0, 0.5), None, "nothing was held yet");
+    assert_eq!(rule(&held(hours, Vec::new()), 9.0, 0.5), None, "no round has run");
     let budget = BurnInRequest { budget_hours: Some(1.4), ..rounds(9) };
     assert_eq!(rule(&held(budget.clone(), pass()), 1.0, 0.5), Some(StopRule::Budget));
     assert_eq!(rule(&held(budget, pass()), 0.8, 0.5), None);
@@ -113,7 +113,7 @@ fn a_round_that_is_held_again_counts_for_no_number() {
 }
 
 #[test]
-fn it_ends_when_nobody_takes_part_any_more() {
+fn it_ends_when_no_node_takes_part() {
     let request = BurnInRequest { rounds: Some(5), ..BurnInRequest::default() };
     let mut acceptance = held(request, vec![round(1, Outcome::Failed)]);
     acceptance.nodes = vec![node(Some(StopRule::Frozen))];

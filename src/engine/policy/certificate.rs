@@ -266,7 +266,7 @@ fn issue(
 
 /// Why a certificate does not hold for this machine; `None` if it does.
 ///
-/// A reboot alone voids it: NVLinks train and the fabric is joined anew at every boot, and the
+/// A reboot alone voids it: NVLinks train and the fabric is joined again at every boot, and the
 /// measurements are a result of that. A part that one side does not report is not compared; if
 /// nothing can be compared, the machine's identity is unknown.
 pub fn explain_void(

@@ -204,7 +204,7 @@ impl CertificateFixture {
 }
 
 #[test]
-fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() {
+fn a_certificate_has_the_machine_its_minima_and_its_expiry() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass), ("n2", Outcome::Unknown)]);
     world.machines = vec![machine("n1", "b-1", &["GPU-a", "GPU-b"])];
     let gb = Unit::GigabytesPerSecond;
@@ -239,13 +239,9 @@ fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() 
 }
 
 #[test]
-fn what_workers_do_not_say_is_taken_from_what_tools_printed() {
+fn identities_missing_from_workers_come_from_tool_outputs() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
-    assert_eq!(
-        world.single().identity,
-        MachineIdentity::default(),
-        "a machine of which nothing is known"
-    );
+    assert_eq!(world.single().identity, MachineIdentity::default(), "an unknown machine");
     world.results = vec![result("n1", &["GPU-a", "GPU-b"])];
     assert_eq!(world.single().identity.gpus, ["GPU-a", "GPU-b"]);
     world.results.clear();
@@ -262,11 +258,7 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     let first = machine("n1", "b-1", &["GPU-a"]);
     world.machines = vec![first.clone(), first.clone()];
-    assert_eq!(
-        world.single().identity.gpus,
-        ["GPU-a"],
-        "a worker that was started again is no other"
-    );
+    assert_eq!(world.single().identity.gpus, ["GPU-a"], "a restarted worker is the same machine");
     world.machines = vec![first.clone(), machine("n1", "b-2", &["GPU-a"])];
     assert_eq!(world.refused(), "it rebooted during the run");
     world.machines = vec![first.clone(), machine("n1", "b-1", &["GPU-c"])];
@@ -280,7 +272,7 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
 }
 
 #[test]
-fn runs_that_certify_nothing_say_why() {
+fn runs_that_certify_nothing_have_a_reason() {
     for (why, change) in [
         (
             "an audit measures too little",
@@ -356,7 +348,7 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
 }
 
 #[test]
-fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
+fn a_node_without_a_mark_has_no_certificate_on_disk() {
     let n1 = NodeName::from("n1");
     let world = |state: &str, boot: &str| {
         let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
@@ -371,7 +363,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
         kind,
         node: n1.clone(),
         result,
-        detail: "somebody was faster".to_owned(),
+        detail: "another client was faster".to_owned(),
         at: String::new(),
     };
 
@@ -395,7 +387,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     let mut no_boot = world("IDLE", "b-1");
     for result in [ActionResult::Superseded, ActionResult::Failed, ActionResult::Unknown] {
         no_boot.records = vec![record(ActionKind::Certify, result)];
-        assert!(no_boot.refused().contains("somebody was faster"), "{result:?}");
+        assert!(no_boot.refused().contains("another client was faster"), "{result:?}");
     }
     no_boot.records = vec![record(ActionKind::Certify, ActionResult::Done)];
     assert_eq!(no_boot.issue().0.len(), 1);

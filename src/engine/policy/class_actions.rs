@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_again_is_sure_by_that_alone() {
+    fn classes_of_measurable_faults_need_the_confirm_stage() {
         use Outcome::Failed;
         let of = |class, files: &[&str], confirmed| {
             !classes(&[found(class, Failed, files, confirmed)]).is_empty()
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_says_of_itself_acts_with_a_measurement_only() {
+    fn a_driver_state_acts_only_with_a_measurement() {
         use Outcome::Degraded;
         let links = || found("nvlink-inactive", Degraded, &["a", "b"], false);
         assert!(classes(&[links()]).is_empty());
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_node_was_measured_with_is_what_a_plain_search_finds() {
+    fn measured_groups_equal_those_of_a_plain_search() {
         let assertion = |kind, basis, in_force, names: &[&str]| GroupAssertion {
             source: 0,
             group: NodeGroup {
@@ -435,7 +435,7 @@ mod tests {
                     NodeGroupKind::Domain,
                     ClaimBasis::Measured,
                     true,
-                    &["a2", "b1", "b1", "stranger"],
+                    &["a2", "b1", "b1", "foreign"],
                 ),
                 assertion(NodeGroupKind::Domain, ClaimBasis::Measured, false, &three),
                 assertion(NodeGroupKind::Domain, ClaimBasis::Asserted, true, &three),
@@ -444,13 +444,13 @@ mod tests {
                     NodeGroupKind::Domain,
                     ClaimBasis::Measured,
                     true,
-                    &["stranger", "both", "a1", "c2"],
+                    &["foreign", "both", "a1", "c2"],
                 ),
             ],
             ..Claims::default()
         };
         let met = MeasuredGroups::from_claims(&claims);
-        let all = nodes(&["a1", "a2", "b1", "b2", "c1", "c2", "both", "stranger", "nobody"]);
+        let all = nodes(&["a1", "a2", "b1", "b2", "c1", "c2", "both", "foreign", "unknown"]);
         for node in &all {
             assert_eq!(met.groups_elsewhere(node), searched(node, &claims), "{node}");
             let home = claims.domain_of(node);
@@ -465,7 +465,7 @@ mod tests {
         };
         assert_eq!(of("both"), ["b", "c"]);
         assert_eq!(of("c1"), ["a", "b"]);
-        assert_eq!(of("stranger"), ["b", "a"]);
-        assert!(of("nobody").is_empty());
+        assert_eq!(of("foreign"), ["b", "a"]);
+        assert!(of("unknown").is_empty());
     }
 }

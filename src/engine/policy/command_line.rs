@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_plane_has_its_own_words_for_a_drain_and_its_end() {
+    fn each_plane_has_its_own_commands_for_a_drain_and_its_release() {
         assert_eq!(
             render(&drain(), SchedulerKind::Slurm),
             [r#"scontrol update NodeName=n1 State=DRAIN Reason="fabricgate:nvlink-low:r1 e7""#]
@@ -222,9 +222,9 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_drain_s_taint_is_legal_whatever_the_class() {
+    fn the_value_of_a_drain_s_taint_is_legal_for_any_class() {
         assert_eq!(drain_taint("fabricgate:nvlink-low:r1 e7").value, "nvlink-low");
-        assert_eq!(drain_taint("nobody's").value, "fault");
+        assert_eq!(drain_taint("another's").value, "fault");
         let odd = drain_taint(&drain_reason::format_reason("r", "--odd class--", 1)).value;
         assert!(odd.starts_with("odd-class") && odd.len() <= kubernetes_label::LONGEST, "{odd}");
     }

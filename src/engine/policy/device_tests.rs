@@ -20,7 +20,7 @@ fn uuids() -> BTreeMap<u32, &'static str> {
 }
 
 #[test]
-fn one_known_gpu_is_to_blame_or_it_is_said_why_it_is_the_node() {
+fn one_known_gpu_is_blamed_or_the_reason_is_given() {
     let node = NodeName::from(NODE);
     let bad = found(Some(2), "nvlink-absent");
     let of = |findings: &[&Finding], uuids: &BTreeMap<u32, &str>, claimed| {
@@ -51,7 +51,7 @@ fn one_known_gpu_is_to_blame_or_it_is_said_why_it_is_the_node() {
 }
 
 #[test]
-fn what_anybody_may_write_into_our_annotation_names_a_gpu_or_nothing() {
+fn any_annotation_text_names_a_gpu_or_nothing() {
     let mark = GpuCordon { way: GpuCordonMethod::TaintRule, index: 2, uuid: "GPU-2a".to_owned() };
     assert_eq!(GpuCordon::from_annotation("taint-rule:2:GPU-2a"), Some(mark));
     for text in ["", "x", "taint-rule:2", "taint-rule:-1:GPU-a", "hami:0:GPU-a,GPU-b", "hami:0:a/b"]
@@ -61,7 +61,7 @@ fn what_anybody_may_write_into_our_annotation_names_a_gpu_or_nothing() {
 }
 
 #[test]
-fn a_gpu_that_an_earlier_version_took_out_is_told_with_what_gives_it_back() {
+fn a_gpu_taken_out_by_an_earlier_version_is_reported_with_its_remedy() {
     let with = |text: Option<&str>| {
         let annotations = text.map(|text| (DEVICE.to_owned(), text.to_owned())).into_iter();
         let seen = KubernetesNode {

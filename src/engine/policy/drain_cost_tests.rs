@@ -52,7 +52,7 @@ fn a_drain_that_was_proposed_makes_the_next_one_dearer() {
 }
 
 #[test]
-fn what_is_not_known_leaves_the_plain_budgets() {
+fn an_unknown_price_leaves_the_plain_budgets() {
     let mut no_mix = world(0.056, 1);
     no_mix.policy.mix.0.clear();
     let plan = no_mix.plan();
@@ -113,7 +113,7 @@ fn a_mark_that_is_there_is_not_made_again() {
 }
 
 #[test]
-fn a_domain_that_nobody_claims_has_no_price() {
+fn an_unclaimed_domain_has_no_price() {
     let world = PolicyFixture { fleet: Claims::default(), ..world(0.056, 10) };
     let situation = world.situation();
     let places = ClaimIndex::from_claims(situation.fleet);

@@ -31,7 +31,7 @@ fn single_row(world: &PolicyFixture) -> DrainOverviewRow {
 
 /// Defect 8 of the operator's review.
 #[test]
-fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
+fn rows_show_the_scheduler_state_and_not_the_last_journal_state() {
     let drained = single_row(&drained_in_state(&["IDLE", "DRAIN"], Some(OURS)));
     assert_eq!((drained.standing, &drained.at_odds), (DrainStanding::Drained, &None));
     assert_eq!(drained.state.as_deref(), Some("IDLE+DRAIN"));
@@ -109,7 +109,7 @@ fn a_drain_that_we_lifted_to_measure_is_no_difference() {
 }
 
 #[test]
-fn what_differs_comes_first_and_marks_that_are_not_ours_are_told() {
+fn differences_come_first_and_foreign_marks_are_reported() {
     let mut world = drained_in_state(&["IDLE", "DRAIN"], Some(OURS));
     for (node, reason) in [("d0n2", Some(OURS)), ("d0n3", Some("fabricgate:x:run9 e1"))] {
         let it = world.node(node);

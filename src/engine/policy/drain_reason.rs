@@ -140,7 +140,7 @@ mod tests {
     const OLD: &str = "fabricgate:20261121-065544-3f9a1c:nvlink-low e12";
 
     #[test]
-    fn a_reason_is_read_again_whatever_slurm_or_a_person_appends() {
+    fn a_reason_is_parsed_despite_appended_text() {
         assert_eq!(format_reason("20261121-065544-3f9a1c", "nvlink-low", 12), OURS);
         for (behind, appended) in [
             ("", None),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_reason_that_holds_the_word_is_not_ours() {
+    fn a_foreign_reason_that_contains_the_prefix_is_not_fabricgate_s() {
         for foreign in [
             "",
             "Not responding",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_s_words_in_place_of_the_turn_count_as_appended() {
+    fn a_user_s_text_in_place_of_the_turn_counts_as_appended() {
         for (reason, appended) in [
             ("fabricgate:c:r e7th of May", "e7th of May"),
             ("fabricgate:c:r edited by bob", "edited by bob"),

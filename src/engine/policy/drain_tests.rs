@@ -40,7 +40,7 @@ fn a_confirmed_hard_fault_is_drained_with_run_class_and_turn() {
 }
 
 #[test]
-fn a_busy_or_reserved_node_is_drained_and_the_plan_says_so() {
+fn a_busy_or_reserved_node_is_drained_with_a_remark() {
     let mut world = world();
     world.state("d0n0", &["MIXED", "RESERVED", "MAINTENANCE"]).reservation =
         Some("window".to_owned());
@@ -85,7 +85,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
 }
 
 #[test]
-fn what_is_left_alone_for_itself_is_not_said_to_be_for_the_breaker() {
+fn a_node_specific_reason_precedes_the_breaker() {
     let mut world = world();
     let (stamp, why, run) = (stamp(60), "storm".to_owned(), "run1".to_owned());
     world.ledger.breaker = Some(BreakerTrip { stamp, why, run });
@@ -95,7 +95,7 @@ fn what_is_left_alone_for_itself_is_not_said_to_be_for_the_breaker() {
 }
 
 #[test]
-fn shared_parts_drain_nobody_also_when_confirmed() {
+fn confirmed_faults_of_shared_parts_drain_no_node() {
     for kind in [
         LocusKind::Pair,
         LocusKind::Leaf,
@@ -151,7 +151,7 @@ fn a_node_of_another_domain_is_marked_once_it_was_measured_there() {
 }
 
 #[test]
-fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
+fn the_worst_suspect_over_budget_names_a_milder_drain_to_release() {
     let mut world = PolicyFixture::with_blocks(4, 18);
     world.drained("d0n1", "nvlink-low", 0.94, 90_000);
     world.drained("d0n2", "nvlink-low", 0.6, 90_000);
@@ -189,7 +189,7 @@ fn limits_out_of_range_are_named_with_what_was_expected() {
     let error = of(|p| p.again_hours = 200.0);
     assert!(error.starts_with("again_hours 200 is longer than again_days 7"), "{error}");
     let off = Policy { again_hours: 0.0, again_days: 0.0, ..Policy::default() };
-    assert_eq!(off.check(), Ok(()), "no second run is asked for");
+    assert_eq!(off.check(), Ok(()), "no second run is required");
     assert!(of(|p| p.exposed = 0.0).contains("exposed"));
     assert!(of(|p| p.freeze_domain = 0).contains("freeze_domain 0"));
     assert!(of(|p| p.largest_gang = Some(0)).contains("largest_gang 0"));
@@ -209,7 +209,7 @@ fn a_policy_of_an_earlier_version_is_read_with_the_defaults_of_this_one() {
 }
 
 #[test]
-fn a_drain_on_kubernetes_is_shown_in_its_own_words_with_all_that_is_written() {
+fn a_kubernetes_drain_lists_every_written_entry_in_kubernetes_terms() {
     let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
     world.state("d0n0", &["ALLOCATED"]);
@@ -258,7 +258,7 @@ fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
 }
 
 #[test]
-fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
+fn withheld_kubernetes_nodes_have_reasons_in_kubernetes_terms() {
     let cases: &[DrainCase] = &[
         ("it is cordoned (CORDONED), not by fabricgate", |w| {
             w.state("d0n0", &["IDLE", "CORDONED"]);
@@ -422,7 +422,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_touched_whom_no_finding_accuses_or_whose_state_forbids_it(world in any_world()) {
+    fn no_action_without_a_finding_or_against_the_node_state(world in any_world()) {
         for action in &world.plan().actions {
             prop_assert!(is_accused(&world, &action.node), "{action:#?}");
             let known: BTreeSet<&str> =
@@ -439,7 +439,7 @@ proptest! {
     }
 
     #[test]
-    fn every_accused_node_is_in_the_plan_once_or_withheld_once(world in any_world()) {
+    fn every_blamed_node_is_planned_or_withheld_exactly_once(world in any_world()) {
         let plan = world.plan();
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         let taken = plan.actions.iter().map(|a| a.node.to_string());
@@ -469,7 +469,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_world_gives_the_same_plan_whatever_the_order_of_findings(world in any_world()) {
+    fn the_order_of_findings_does_not_change_the_plan(world in any_world()) {
         let plan = world.plan();
         prop_assert_eq!(&plan, &world.plan());
         let mut turned = world.clone();
@@ -486,7 +486,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_undone_stays_so_until_something_new_is_seen(world in any_world()) {
+    fn an_undone_drain_stays_undone_until_new_evidence(world in any_world()) {
         let mut undone = world.clone();
         for action in world.plan().actions.iter().filter(|a| a.kind == ActionKind::Drain) {
             let mut own =

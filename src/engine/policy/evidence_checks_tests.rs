@@ -18,7 +18,7 @@ fn world() -> PolicyFixture {
 }
 
 #[test]
-fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
+fn old_future_and_simulated_runs_act_on_no_node() {
     assert_eq!(world().proposed(), ["drain d0n0"]);
     for (change, why) in [
         (
@@ -70,7 +70,7 @@ fn half_a_run_drains_for_hard_faults_only() {
 }
 
 #[test]
-fn what_of_ours_is_under_way_comes_first() {
+fn actions_in_progress_come_first() {
     let mut open = world();
     let own = drain(&open.fleet, "d0n0", "nvlink-low", 0.9, stamp(60));
     open.ledger.open_intents.push_back(OpenIntent {

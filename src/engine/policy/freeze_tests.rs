@@ -39,7 +39,7 @@ fn three_suspects_that_share_nothing_are_three_bad_nodes() {
 }
 
 #[test]
-fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_right_one() {
+fn an_empty_journal_with_gate_marks_on_nodes_is_the_wrong_one() {
     let extra = |w: &mut PolicyFixture| {
         let entry = r#"{"theirs":1,"fabricgate":{"v":9}}"#;
         w.node("d4n4").extra = entry.to_owned();
@@ -69,7 +69,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
 }
 
 #[test]
-fn defect_4_a_journal_that_meant_something_is_not_lost_whatever_became_of_that() {
+fn defect_4_a_journal_with_any_intent_is_not_lost() {
     let mut world = three();
     world.node("d4n4").extra = r#"{"fabricgate":{"v":9}}"#.to_owned();
     assert!(frozen(&world).contains("the journal contains no action"));
@@ -143,7 +143,7 @@ fn two_alike_are_no_common_cause() {
 }
 
 #[test]
-fn a_finding_about_the_instrument_freezes_where_it_says() {
+fn a_finding_about_the_instrument_freezes_its_domain() {
     let doubt = |domain: Option<&str>| Finding {
         locus: Locus { domain: domain.map(Into::into), ..Locus::new(LocusKind::Instrument) },
         ..crate::policy::fixture::finding("x", "noisy-everywhere", Outcome::Degraded, 0.5)
@@ -157,7 +157,7 @@ fn a_finding_about_the_instrument_freezes_where_it_says() {
 }
 
 #[test]
-fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_theirs() {
+fn an_empty_journal_with_marks_on_kubernetes_nodes_is_the_wrong_one() {
     let lost = "the journal contains no action";
     let with = |mark: fn(&mut KubernetesNode)| {
         let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_who_it_says_it_is_as_far_as_it_says_so() {
+    fn an_identity_contains_the_reported_parts_only() {
         let gpu = |index, uuid: Option<&str>, vbios: &str| GpuFacts {
             index,
             uuid: uuid.map(str::to_owned),
@@ -249,9 +249,6 @@ mod tests {
         assert_eq!((identity.boot_id.as_deref(), identity.driver), (Some("b-1"), None));
         assert_eq!(identity.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
         facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
-        assert!(
-            identity_from_facts(&facts).gpus.is_empty(),
-            "one that is not told makes all unknown"
-        );
+        assert!(identity_from_facts(&facts).gpus.is_empty(), "one missing UUID makes all unknown");
     }
 }

@@ -46,7 +46,7 @@ fn a_drain_that_stands_is_nothing_to_note() {
 }
 
 #[test]
-fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
+fn a_removed_or_replaced_drain_is_recorded_as_undone() {
     let cases: [(&[&str], Option<&str>, &str); 7] = [
         (&["IDLE"], None, "it is IDLE, without a reason"),
         (&["MIXED"], None, "it is MIXED"),
@@ -69,7 +69,7 @@ fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
 }
 
 #[test]
-fn what_passes_or_is_our_own_doing_is_no_undo() {
+fn transient_states_and_own_actions_are_not_an_undo() {
     let states: [&[&str]; 8] = [
         &["UNKNOWN"],
         &["UNKNOWN", "DRAIN"],
@@ -111,7 +111,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
         pid: 1,
     };
     held.ledger.allocations.insert("hold".to_owned(), hold);
-    assert!(noted(&held).is_empty(), "we hold it ourselves");
+    assert!(noted(&held).is_empty(), "fabricgate holds it");
     let mut releasing = undone();
     let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
     releasing.ledger.open_intents.push_back(OpenIntent {
@@ -124,7 +124,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
         change: NodeUpdate::default(),
         before: own.before.clone(),
     });
-    assert!(noted(&releasing).is_empty(), "a release of ours may have done it");
+    assert!(noted(&releasing).is_empty(), "fabricgate's release may be the cause");
     let mut known = undone();
     let own = known.ledger.drains[&NodeName::from(NODE)].clone();
     known.ledger.undone_drains.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
@@ -184,7 +184,7 @@ fn on_kubernetes_a_clean_run_counts_for_the_boot_that_the_node_shows() {
     assert_eq!(noted_boot(&world), None);
     world.node(NODE).boot_id = Some(format!("boot-{NODE}"));
     world.boots.clear();
-    assert_eq!(noted_boot(&world), None, "nobody knows of which boot it is");
+    assert_eq!(noted_boot(&world), None, "its boot is unknown");
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub struct JournalState {
     pub reset: Option<ClockStamp>,
     /// When each of the last turns began, in seconds since 1970.
     pub turns: BTreeMap<u64, i64>,
-    /// Recent intents for each node, oldest first, whatever their result.
+    /// Recent intents for each node, oldest first, with any result.
     pub recent_intents: BTreeMap<NodeName, VecDeque<RecentIntent>>,
     /// When the scheduler's controller started, as it reports it.
     pub controller: Option<String>,
@@ -108,7 +108,7 @@ pub struct BreakerTrip {
     pub stamp: ClockStamp,
     /// Why.
     pub why: String,
-    /// The run at hand.
+    /// The run in which it tripped.
     pub run: String,
 }
 

@@ -108,7 +108,7 @@ fn a_drain_is_open_and_spent_until_it_is_concluded() {
 }
 
 #[test]
-fn what_nobody_can_tell_stays_open_and_only_what_the_scheduler_denied_is_refunded() {
+fn unknown_results_stay_open_and_only_failed_actions_are_refunded() {
     let begun = intent("a", ActionKind::Drain, "n1");
     let unknown = ledger([begun.clone(), outcome("a", ActionResult::Unknown)]);
     assert_eq!((unknown.open_intents.len(), unknown.spent.len(), unknown.drains.len()), (1, 1, 0));
@@ -225,7 +225,7 @@ fn a_drained_node_that_is_absent_is_so_until_it_is_seen_or_its_drain_ends() {
 }
 
 #[test]
-fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
+fn defect_17_an_adopted_drain_keeps_its_own_turn_and_time() {
     let action = Action {
         reason: "fabricgate:r7:nvlink-low e3".to_owned(),
         ..Action::new(ActionKind::Drain, "n1")
@@ -249,7 +249,7 @@ fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
 }
 
 #[test]
-fn what_was_meant_is_known_whatever_became_of_it() {
+fn an_intent_is_known_regardless_of_its_result() {
     for result in [ActionResult::Superseded, ActionResult::Refused, ActionResult::Failed] {
         let seen = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", result)]);
         assert!(seen.has_recent_intent(&"n1".into(), "r1"), "{result:?}");

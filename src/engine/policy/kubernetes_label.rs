@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_legal_stays_and_what_is_not_is_told_apart() {
+    fn legal_values_stay_and_changed_ones_stay_distinct() {
         for text in ["block01", "a", "NVL72.b_1-c", &"x".repeat(63)] {
             assert_eq!(label_value(text), text);
         }

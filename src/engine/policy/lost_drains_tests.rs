@@ -68,7 +68,7 @@ fn undone(world: &PolicyFixture) -> Vec<String> {
 }
 
 #[test]
-fn defect_2_what_a_controller_lost_is_not_undone_by_a_person() {
+fn defect_2_a_drain_lost_by_a_controller_is_not_an_undo() {
     let mut world = world();
     assert_eq!(seen(&world), (vec![], vec![]));
     forget(&mut world, "d0n0");
@@ -91,7 +91,7 @@ fn defect_2_what_a_controller_lost_is_not_undone_by_a_person() {
 }
 
 #[test]
-fn defect_2_what_a_person_took_away_is_undone_whenever_the_controller_started() {
+fn defect_2_a_removed_drain_is_an_undo_despite_a_controller_restart() {
     for controller in [None, Some("monday"), Some("tuesday")] {
         let mut world = world();
         world.ledger.controller = controller.map(str::to_owned);
@@ -120,7 +120,7 @@ fn defect_2_an_entry_of_before_the_drain_is_lost_with_it() {
 }
 
 #[test]
-fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
+fn defect_2_all_drains_vanishing_without_a_trace_trip_the_breaker() {
     let mut world = world();
     for node in ["d0n0", "d1n0"] {
         forget(&mut world, node);

@@ -140,7 +140,7 @@ fn slurm_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> 
     change
 }
 
-/// A mark of the run at hand with the domain and the boot in which it measured this node, if
+/// A mark of the current run with the domain and the boot in which it measured this node, if
 /// those can be written. On Slurm, nodes with equal marks share one call.
 pub(super) fn with_domain_and_boot(
     mark: VerdictMark,

@@ -65,7 +65,7 @@ fn a_feature_that_is_only_available_is_made_active() {
 }
 
 #[test]
-fn features_that_were_not_told_whole_are_not_written() {
+fn incomplete_features_are_not_written() {
     let mut cut = node();
     cut.available_features.clear();
     let change = mark_change(&cut, &mark(Outcome::Pass), &MarkNames::default());
@@ -74,7 +74,7 @@ fn features_that_were_not_told_whole_are_not_written() {
 }
 
 #[test]
-fn our_entry_is_one_key_and_the_others_keep_every_letter() {
+fn the_entry_is_one_key_and_other_keys_stay_unchanged() {
     let others = r#"{"b" : 1.50e+02,"a":[1, 2 ],"é":12345678901234567890123,"b":null}"#;
     let mut node = SchedulerNode { extra: others.to_owned(), ..node() };
     node = with_mark(&node, Outcome::Degraded);
@@ -91,7 +91,7 @@ fn our_entry_is_one_key_and_the_others_keep_every_letter() {
 }
 
 #[test]
-fn a_text_of_somebody_else_stays_and_it_is_told() {
+fn another_party_s_text_stays_and_is_reported() {
     for foreign in ["ticket 4711", "[1]", "\"x\"", "{\"a\":1} b", "{", "null", "\u{1b}[31m"] {
         let node = SchedulerNode { extra: foreign.to_owned(), ..node() };
         let (mark, names) = (mark(Outcome::Pass), MarkNames::default());
@@ -184,7 +184,7 @@ fn names_are_such_that_jobs_can_ask_for_them() {
 }
 
 #[test]
-fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
+fn features_lost_by_slurm_are_restored_and_removed_entries_are_not() {
     let policy = Policy::default();
     let marked = with_mark(&node(), Outcome::Degraded);
     let forgot = SchedulerNode {
@@ -291,7 +291,7 @@ fn of_others(extra: &str) -> Vec<(String, String)> {
 
 proptest! {
     #[test]
-    fn what_is_written_says_it_keeps_the_rest_and_is_written_once(
+    fn a_written_mark_is_read_back_keeps_the_rest_and_is_written_once(
         available in proptest::collection::vec(feature(), 0..6),
         picks in proptest::collection::vec(any::<bool>(), 6),
         extra in field(),

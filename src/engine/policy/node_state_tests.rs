@@ -87,7 +87,7 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
 }
 
 #[test]
-fn what_somebody_else_says_of_a_node_is_theirs() {
+fn another_user_s_reason_is_not_fabricgate_s() {
     for (state, reason) in [
         (&["IDLE", "DRAIN"][..], "bob: bad DIMM"),
         (&["MIXED", "DRAIN"], "Prolog error"),
@@ -118,18 +118,18 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
 }
 
 #[test]
-fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
+fn a_drain_is_fabricgate_s_by_run_class_turn_and_journal() {
     let of = |reason: &str, ledger: &JournalState| match drain_owner(
         &node(&["IDLE", "DRAIN"], reason),
         ledger,
     ) {
-        DrainOwner::NotDrained => "nobody",
-        DrainOwner::ThisGate(_) => "us",
+        DrainOwner::NotDrained => "none",
+        DrainOwner::ThisGate(_) => "own",
         DrainOwner::Unrecorded => "unrecorded",
         DrainOwner::Other(_) => "other",
     };
-    assert_eq!(of(OURS, &ours()), "us");
-    assert_eq!(of(&format!("{OURS} : Not responding"), &ours()), "us");
+    assert_eq!(of(OURS, &ours()), "own");
+    assert_eq!(of(&format!("{OURS} : Not responding"), &ours()), "own");
     assert_eq!(of(OURS, &JournalState::default()), "unrecorded");
     assert_eq!(of("fabricgate:nvlink-low:run9 e3", &ours()), "unrecorded");
     assert_eq!(of("fabricgate:gpu-missing:run1 e3", &ours()), "unrecorded");
@@ -144,7 +144,7 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
 }
 
 #[test]
-fn only_our_own_drain_of_a_node_that_answers_is_given_back() {
+fn only_fabricgate_s_drain_of_a_responding_node_is_released() {
     let may =
         |state: &[&str], reason: &str| explain_no_release(&node(state, reason), &ours()).is_none();
     for state in [&["IDLE", "DRAIN"][..], &["MIXED", "DRAIN"], &["IDLE", "DRAIN", "RESERVED"]] {
@@ -262,7 +262,7 @@ fn only_what_is_idle_and_in_service_is_measured() {
 }
 
 #[test]
-fn what_somebody_wrote_behind_our_reason_is_told_and_what_slurm_wrote_is_not() {
+fn appended_text_of_users_is_reported_and_slurm_s_is_not() {
     let added = |reason: &str| appended_text(&node(&["IDLE", "DRAIN"], reason));
     assert_eq!(added(OURS), None);
     assert_eq!(added(&format!("{OURS} : Not responding")), None);
@@ -274,7 +274,7 @@ fn what_somebody_wrote_behind_our_reason_is_told_and_what_slurm_wrote_is_not() {
 }
 
 #[test]
-fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
+fn nodes_without_new_jobs_are_out_and_reserved_nodes_are_not() {
     let out = |state: &[&str]| is_out(&node(state, ""));
     for state in [&["IDLE"][..], &["MIXED"], &["IDLE", "PLANNED"], &["IDLE", "BLOCKED"]] {
         assert!(!out(state), "{state:?}");
@@ -301,7 +301,7 @@ fn on_kubernetes(state: &[&str], reason: &str) -> SchedulerNode {
 }
 
 #[test]
-fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
+fn a_kubernetes_node_in_service_may_be_drained_with_a_remark() {
     for state in [&["IDLE"][..], &["ALLOCATED"], &["IDLE", "TESTING"], &["IDLE", "UNVERIFIED"]] {
         let node = on_kubernetes(state, "");
         assert_eq!(explain_no_drain(&node, &JournalState::default()), None, "{state:?}");
@@ -318,7 +318,7 @@ fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
 }
 
 #[test]
-fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
+fn states_set_by_others_on_kubernetes_are_described_and_left_alone() {
     for (state, reason, why) in [
         (&["NOT_READY"][..], "", "it is not ready (NOT_READY): Kubernetes keeps pods away already"),
         (&["IDLE", "CORDONED"], "", "it is cordoned (CORDONED), not by fabricgate"),
@@ -345,7 +345,7 @@ fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
 }
 
 #[test]
-fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
+fn a_drain_is_released_despite_a_cordon_or_taint_of_others() {
     for state in [
         &["IDLE", "DRAIN"][..],
         &["IDLE", "DRAIN", "CORDONED"],
@@ -371,7 +371,7 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
 }
 
 #[test]
-fn who_asks_to_be_left_alone_is() {
+fn a_node_with_an_opt_out_mark_is_left_alone() {
     let mut node = on_kubernetes(&["IDLE"], "");
     let object = node.kubernetes.as_mut().expect("one");
     object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_ends_it_early_and_another_takes_its_place() {
+    fn a_pause_ends_early_and_another_replaces_it() {
         let resumed = JournalEvent::Resumed { by: "bob".to_owned(), why: None };
         let early = ledger(vec![paused(), resumed.clone()]);
         assert_eq!(active_pause(&early, &at(1_001, "a", 51.0)), None);

@@ -181,7 +181,7 @@ impl<'a> ReleasePlanner<'a> {
         evidence_checks::moment_unix(&drain.stamp, self.situation.now)
     }
 
-    /// Describes a run at hand that started before the drain and would count otherwise.
+    /// Describes a current run that started before the drain and would count otherwise.
     fn describe_early_run(&self, node: &NodeName, drain: &OwnDrain) -> String {
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
@@ -195,7 +195,7 @@ impl<'a> ReleasePlanner<'a> {
         )
     }
 
-    /// Earlier clean runs do not count if the run at hand measured the node and did not pass
+    /// Earlier clean runs do not count if the current run measured the node and did not pass
     /// it.
     fn check_last_run(
         &self,
@@ -253,7 +253,7 @@ impl<'a> ReleasePlanner<'a> {
             live,
             verdict.or(drain.action.domain.as_ref()),
         );
-        // Every run that counts is of the node's present boot; the run at hand may be of an
+        // Every run that counts is of the node's present boot; the current run may be of an
         // earlier one.
         let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
         VerdictMark { boot_id: boot_id.filter(|_| self.policy.certificate_void.boot), ..mark }

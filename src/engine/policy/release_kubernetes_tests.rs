@@ -54,7 +54,7 @@ fn why(world: &PolicyFixture) -> String {
 }
 
 #[test]
-fn a_node_that_passed_twice_in_its_boot_is_given_back_in_words_of_kubernetes() {
+fn a_node_that_passed_twice_in_its_boot_is_released_with_kubectl_commands() {
     let world = drained(&[("first", Some("boot-d0n0"))]);
     let actions = proposed(&world);
     let [action] = actions.as_slice() else { panic!("{actions:?}") };
@@ -86,7 +86,7 @@ fn a_clean_run_of_another_boot_or_of_one_that_is_not_known_gives_nothing_back() 
 }
 
 #[test]
-fn a_release_on_earlier_runs_says_their_boot_and_not_that_of_the_run_at_hand() {
+fn a_release_by_earlier_runs_has_their_boot_and_not_the_current_run_s() {
     let mut world = drained(&[("first", Some("new")), ("second", Some("new"))]);
     world.node(NODE).boot_id = Some("new".to_owned());
     let actions = proposed(&world);
@@ -136,7 +136,7 @@ fn a_node_that_joined_and_passed_is_certified_and_in_service_then() {
 }
 
 #[test]
-fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
+fn nodes_of_another_boot_or_held_by_others_are_not_certified() {
     let cases: &[KubernetesReleaseCase] = &[
         ("it has booted since it was measured", |w| {
             w.node(NODE).boot_id = Some("new".to_owned());
@@ -166,7 +166,7 @@ fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
 }
 
 #[test]
-fn what_counts_for_longer_is_said_again_where_it_was_lost() {
+fn a_lost_longer_certificate_is_restored() {
     let mut world = joined();
     let longer = VerdictMark {
         outcome: Outcome::Pass,
@@ -193,7 +193,7 @@ fn what_counts_for_longer_is_said_again_where_it_was_lost() {
 }
 
 #[test]
-fn a_pass_takes_a_soft_taint_away_and_says_so_by_label() {
+fn a_pass_removes_a_soft_taint_and_sets_the_label() {
     let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     let key = "fabricgate.io/degraded".to_owned();
     let (value, effect) = ("nvlink-low".to_owned(), PREFER_NO_SCHEDULE.to_owned());

@@ -168,14 +168,14 @@ fn a_node_that_passed_twice_since_its_drain_is_given_back_with_the_exact_line() 
     assert_eq!(action.command[..4], ["scontrol", "update", "NodeName=n1", "State=RESUME"]);
     assert_eq!(action.why, "drained for run bad-run; passed runs first and this-run since");
     assert_eq!(action.findings, ["the-finding"]);
-    let mark = action.mark.as_ref().expect("it is said on the node");
+    let mark = action.mark.as_ref().expect("the node has the mark");
     assert_eq!((mark.outcome, mark.run.as_str()), (Outcome::Pass, "this-run"));
     assert_eq!(mark.expires.as_deref(), Some("2026-03-11T14:00:00Z"), "a week after the run");
     assert!(withheld.is_empty(), "{withheld:?}");
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_runs_are_reported() {
     let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
     assert_eq!(
         world.why("n1"),
@@ -221,7 +221,7 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
 }
 
 #[test]
-fn one_clean_run_is_enough_where_the_site_says_so_and_none_never_is() {
+fn one_clean_run_suffices_if_configured_and_none_never_does() {
     for (wanted, outcome, given_back) in [
         (1, Some(Outcome::Pass), true),
         (1, None, false),
@@ -276,7 +276,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
 }
 
 #[test]
-fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
+fn a_run_that_did_not_pass_keeps_the_drain_despite_earlier_passes() {
     let clean = [("first", DRAINED + HOUR), ("second", DRAINED + 2 * HOUR)];
     for outcome in [Outcome::Unknown, Outcome::Degraded, Outcome::Failed] {
         let mut world = ReleaseFixture::new().drained("n1", Some(outcome), &clean);
@@ -305,7 +305,7 @@ fn a_machine_that_booted_since_is_judged_on_what_it_did_since() {
 }
 
 #[test]
-fn another_machine_whose_boot_is_not_known_is_not_given_back() {
+fn another_machine_with_an_unknown_boot_is_not_released() {
     let clean = [("first", DRAINED + HOUR)];
     let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world.live("n1").booted = None;
@@ -337,7 +337,7 @@ fn without_an_answer_of_the_scheduler_nothing_is_given_back_or_certified() {
 }
 
 #[test]
-fn a_node_that_somebody_took_back_already_is_left_as_it_is() {
+fn a_node_returned_by_another_party_is_left_unchanged() {
     let clean = [("first", DRAINED + HOUR)];
     let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world.live("n1").state = vec!["IDLE".to_owned()];
@@ -364,7 +364,7 @@ fn a_clock_that_was_put_back_gives_nothing_back() {
 }
 
 #[test]
-fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
+fn nodes_in_service_that_passed_are_certified_and_others_are_not() {
     let world = ReleaseFixture::new()
         .node("a", Outcome::Pass, &["IDLE"])
         .node("b", Outcome::Pass, &["MIXED", "PLANNED"])
@@ -403,7 +403,7 @@ fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
 }
 
 #[test]
-fn what_counts_no_longer_or_not_yet_certifies_nothing() {
+fn old_and_future_runs_certify_nothing() {
     let world = ReleaseFixture::new().node("n1", Outcome::Pass, &["IDLE"]);
     for (made, why) in [
         (NOW - 7 * 24 * HOUR, "the run is too old to certify"),
@@ -424,7 +424,7 @@ fn what_counts_no_longer_or_not_yet_certifies_nothing() {
 }
 
 #[test]
-fn a_node_that_says_it_already_is_not_written_to_again() {
+fn a_node_with_the_mark_is_not_written_again() {
     let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     let (actions, _) = world.propose();
     let mark = actions[0].mark.clone().expect("a mark");
@@ -458,7 +458,7 @@ fn an_audit_certifies_nothing_and_an_admission_for_a_day() {
 }
 
 #[test]
-fn an_admission_does_not_shorten_what_a_longer_look_said() {
+fn an_admission_does_not_shorten_a_longer_certificate() {
     let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     world.run.profile = "admit".to_owned();
     let mark = VerdictMark {
@@ -492,7 +492,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn a_release_is_always_of_our_own_standing_drain(
+    fn every_release_is_of_a_drain_in_force(
         nodes in prop::collection::vec(
             (any::<bool>(), some_outcome(), any::<bool>(), any::<bool>(), 0_usize..4),
             1..8,
@@ -524,9 +524,9 @@ proptest! {
         }
         let (actions, withheld) = world.propose();
         for action in &actions {
-            prop_assert!(requested, "nothing is done without an answer of the scheduler");
+            prop_assert!(requested, "no action without an answer of the scheduler");
             let live = world.live.as_ref().and_then(|live| live.nodes.get(&action.node));
-            let live = live.expect("only what the scheduler tells of");
+            let live = live.expect("only nodes that the scheduler reports");
             match action.kind {
                 ActionKind::Release => {
                     prop_assert!(world.ledger.drains.contains_key(&action.node));
@@ -535,7 +535,7 @@ proptest! {
                 ActionKind::Certify => {
                     prop_assert!(!live.has_state("DRAIN") && complete && real && profile != "audit");
                 }
-                other => prop_assert!(false, "{other:?} is not ours to propose"),
+                other => prop_assert!(false, "{other:?} must not be proposed"),
             }
         }
         // Every drain by fabricgate has an entry, released or not.

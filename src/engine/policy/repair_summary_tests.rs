@@ -78,7 +78,7 @@ fn better_and_fine_is_not_better_and_still_below() {
 }
 
 #[test]
-fn what_got_worse_elsewhere_is_said_beside_what_got_better() {
+fn degradations_elsewhere_are_reported_next_to_improvements() {
     use ComparisonOutcome::{Better, Worse};
     let parts = vec![read(2, Better), read(3, Worse)];
     let both = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
@@ -88,7 +88,7 @@ fn what_got_worse_elsewhere_is_said_beside_what_got_better() {
 }
 
 #[test]
-fn a_repair_that_changed_nothing_is_told_as_such() {
+fn a_repair_without_effect_is_reported() {
     let parts = vec![read(2, ComparisonOutcome::Same)];
     let same = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(same.contains("changed no measurement"), "{same}");

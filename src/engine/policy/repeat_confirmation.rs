@@ -99,7 +99,7 @@ pub fn confirmation_ages_s(policy: &Policy) -> [i64; 2] {
     [whole(policy.again_hours * HOUR_S), whole(policy.again_days * DAY_S)]
 }
 
-/// Whether a pass in the run at hand clears a suspicion.
+/// Whether a pass in the current run clears a suspicion.
 pub(super) fn can_clear(situation: &Situation<'_>, policy: &Policy, known: &Suspicion) -> bool {
     let run = situation.run;
     release::is_eligible_run(run, policy)

@@ -46,7 +46,7 @@ fn later(world: &mut PolicyFixture, hours: i64) {
 }
 
 #[test]
-fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
+fn a_node_found_slow_by_two_runs_is_drained() {
     let mut world = world();
     assert!(
         world.why("d0n0").contains("this run is the first to find it"),
@@ -65,7 +65,7 @@ fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
 }
 
 #[test]
-fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
+fn pending_confirmations_are_machine_readable_and_use_no_budget() {
     let plan = world().plan();
     let waits = plan.withheld.iter().find(|it| it.what == "d0n0").expect("d0n0");
     let again = waits.again.as_ref().expect("what is awaited");
@@ -81,13 +81,13 @@ fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
 type SecondRunCase = (&'static str, fn(&mut PolicyFixture), bool);
 
 #[test]
-fn only_the_same_of_the_same_boot_and_not_too_long_ago_is_said_again() {
+fn only_a_recent_finding_of_the_same_class_and_boot_is_confirmed() {
     let cases: [SecondRunCase; 6] = [
         ("the same", |_| {}, true),
         ("another class", |w| w.verdicts.findings[0].class = FindingClass::HostLinkLow, false),
         ("booted since", |w| w.node("d0n0").booted = Some(NOW), false),
         ("eight days later", |w| later(w, 8 * 24), false),
-        ("no second look", |w| w.verdicts.findings[0].confirmed = false, false),
+        ("no second measurement", |w| w.verdicts.findings[0].confirmed = false, false),
         ("hours that are over", |w| w.policy.again_hours = 30.0, false),
     ];
     for (what, change, drains) in cases {
@@ -118,16 +118,16 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
 }
 
 #[test]
-fn what_no_passing_cause_explains_is_drained_at_once() {
+fn a_loss_without_a_transient_explanation_is_drained_immediately() {
     type SuspicionCase = (&'static str, fn(&mut PolicyFixture));
     let cases: [SuspicionCase; 7] = [
         ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
-        ("the driver says so", |w| {
+        ("the driver reports it", |w| {
             w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);
             // The error is in one output, and no second measurement repeats it.
             w.verdicts.findings[1].confirmed = false;
         }),
-        ("the judge joined what the driver says", |w| {
+        ("the judge merged the driver's report", |w| {
             w.verdicts.findings[0].evidence.push(Evidence {
                 file: "raw/nodes/d0n0/nvidia-smi-nvlink.7-0.txt".to_owned(),
                 testcase: None,
@@ -137,8 +137,8 @@ fn what_no_passing_cause_explains_is_drained_at_once() {
         }),
         ("a deep loss", |w| w.verdicts.findings[0].ratio = Some(0.5)),
         ("a burn-in", |w| w.run.profile = "burn-in".to_owned()),
-        ("nobody asked for it", |w| w.policy.again_hours = 0.0),
-        ("it takes nothing yet", |w| {
+        ("not configured", |w| w.policy.again_hours = 0.0),
+        ("it takes no work yet", |w| {
             *w = w.clone().on_kubernetes();
             w.state("d0n0", &["IDLE", "UNVERIFIED"]);
         }),
@@ -158,7 +158,7 @@ fn a_mark_needs_no_second_run_because_it_takes_nothing_out() {
 }
 
 #[test]
-fn what_makes_a_whole_rack_slow_is_no_first_sight_of_its_nodes() {
+fn a_slow_rack_is_not_a_first_observation_of_its_nodes() {
     let mut world = world();
     for node in ["d0n1", "d0n2"] {
         world.accuse(node, "nvlink-low", Outcome::Degraded, 0.93);

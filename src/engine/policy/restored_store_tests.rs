@@ -81,7 +81,7 @@ fn is_undone(world: &PolicyFixture) -> bool {
 }
 
 #[test]
-fn a_drain_that_a_restored_store_lost_was_not_undone_by_a_person() {
+fn a_drain_lost_by_a_restored_store_is_not_an_undo() {
     for had_passed in [true, false] {
         // The same version, and versions after heartbeats or a bumped revision.
         for version in ["100", "99", "5000"] {
@@ -96,7 +96,7 @@ fn a_drain_that_a_restored_store_lost_was_not_undone_by_a_person() {
 }
 
 #[test]
-fn what_a_restored_store_lost_is_drained_again_by_the_next_run_that_finds_it() {
+fn a_drain_lost_by_a_restored_store_is_repeated_by_the_next_run_with_the_finding() {
     for had_passed in [true, false] {
         let mut world = drained(had_passed);
         restored(&mut world, "5000");
@@ -107,7 +107,7 @@ fn what_a_restored_store_lost_is_drained_again_by_the_next_run_that_finds_it() {
 }
 
 #[test]
-fn what_a_restored_store_lost_is_not_counted_against_itself_but_against_others() {
+fn a_drain_lost_by_a_restored_store_counts_against_others_only() {
     let mut world = drained(true);
     restored(&mut world, "5000");
     world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
@@ -121,7 +121,7 @@ fn what_a_restored_store_lost_is_not_counted_against_itself_but_against_others()
 }
 
 #[test]
-fn whoever_takes_our_drain_away_has_undone_it_whatever_else_they_take() {
+fn removing_the_drain_is_an_undo_regardless_of_other_removals() {
     type KubernetesNodeChange = fn(&mut KubernetesNode);
     let edits: [KubernetesNodeChange; 4] = [
         |_| {},
@@ -164,7 +164,7 @@ fn a_whole_run_that_passes_ends_a_drain_that_the_store_lost() {
 }
 
 #[test]
-fn what_is_said_again_leaves_what_tells_that_the_store_is_older() {
+fn a_repeated_drain_keeps_the_evidence_of_an_older_store() {
     for had_passed in [true, false] {
         let mut world = drained(had_passed);
         restored(&mut world, "5000");
@@ -191,7 +191,7 @@ fn cleared(world: &mut PolicyFixture) {
 }
 
 #[test]
-fn defect_1_a_person_is_believed_where_nothing_was_written_that_would_tell_otherwise() {
+fn defect_1_without_contrary_evidence_a_removal_is_an_undo() {
     let all = Policy::default().marks;
     // The site writes no condition.
     let mut world = drained_under(false, MarkNames { condition: false, ..all.clone() });
@@ -223,7 +223,7 @@ fn defect_1_a_person_is_believed_where_nothing_was_written_that_would_tell_other
 }
 
 #[test]
-fn defect_1_our_reason_that_is_left_tells_of_a_person_whatever_else_is_gone() {
+fn defect_1_a_remaining_reason_shows_a_user_s_removal() {
     let mut world = drained(false);
     let reason = world.node(NODE).reason.clone();
     cleared(&mut world);
@@ -234,7 +234,7 @@ fn defect_1_our_reason_that_is_left_tells_of_a_person_whatever_else_is_gone() {
 }
 
 #[test]
-fn what_a_restored_store_lost_waits_where_another_keeps_pods_away() {
+fn a_drain_lost_by_a_restored_store_waits_while_others_keep_pods_away() {
     let mut world = drained(true);
     restored(&mut world, "99");
     world.state(NODE, &["IDLE", "CORDONED"]);

@@ -54,7 +54,7 @@ pub struct Situation<'a> {
     pub fleet: &'a Claims,
     /// How much of the plan returned, if a plan ran.
     pub coverage: Option<PlanCoverage>,
-    /// The run at hand.
+    /// The current run.
     pub run: &'a EvidenceRun,
     /// The scheduler's present state. Without it the plan follows from verdicts alone and is
     /// not carried out.

@@ -17,7 +17,7 @@ use model::time_format::{DAY_S, format_rfc3339};
 /// A turn this far ahead cannot exist: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;
 
-/// Why the journal is not the newest one of this cluster's gate. The run at hand may be missing
+/// Why the journal is not the newest one of this cluster's gate. The current run may be missing
 /// in it.
 pub fn explain_stale(live: &SchedulerSnapshot, ledger: &JournalState, run: &str) -> Option<String> {
     let first = ledger.first.as_ref()?;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_the_journal_could_not_know_or_knows_trips_nothing() {
+    fn known_marks_and_marks_from_before_the_journal_trip_nothing() {
         // A turn that the journal reached before the drain: another gate's drain.
         let other = world(&format!("fabricgate:{RUN}:nvlink-low e3"), 60);
         assert_eq!(tripped(&other), None);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn defect_3_of_security_words_of_a_later_run_trip_the_breaker() {
+    fn defect_3_of_security_marks_of_a_later_run_trip_the_breaker() {
         let entry = |at: &str| {
             let extra = format!(
                 "{{\"fabricgate\":{{\"v\":1,\"outcome\":\"pass\",\"run\":\"{RUN}\",\"at\":\"{at}\"}}}}"
@@ -246,7 +246,7 @@ mod tests {
         for is_kubernetes in [false, true] {
             let mut world = given_back(is_kubernetes);
             assert!(tripped(&world).expect("trips").contains("d0n2"), "{is_kubernetes}");
-            assert_eq!(said_again(&world), 0, "{is_kubernetes}: the newer words stay");
+            assert_eq!(said_again(&world), 0, "{is_kubernetes}: the newer marks stay");
             assert!(!is_undone(&world), "{is_kubernetes}: the later turns gave it back");
             let events = journal_events::collect_events(&world.situation(), &world.policy);
             let is_it = |it: &JournalEvent| matches!(it, JournalEvent::Forgotten { .. });

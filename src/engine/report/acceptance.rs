@@ -528,7 +528,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_round_that_was_set_aside_did_not_show_is_neither_a_pass_nor_an_error() {
+    fn unknowns_of_a_repeated_round_are_neither_a_pass_nor_an_error() {
         let round = |number: u32, aside: bool, outcome: &str| {
             serde_json::json!({
                 "round": number, "run": "r", "seed": 1, "began": "b", "ended": "e",
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_loss_is_told_only_where_it_is_known_of_every_accepted_node() {
+    fn the_smallest_loss_is_given_only_if_known_for_every_accepted_node() {
         let node = |name: &str, accepted: &str, detectable: Option<f64>| {
             let mut node = serde_json::json!({
                 "node": name, "accepted": accepted, "reason": "r", "rounds": 2, "passed": 2,

@@ -101,7 +101,7 @@ fn a_plan_with_everything_is_shown() {
 }
 
 #[test]
-fn a_plan_with_nothing_says_so() {
+fn an_empty_plan_is_reported_as_empty() {
     let text = render_text(&plan(Vec::new()), &[]);
     assert_eq!(text, "Proposed (dry run: nothing is carried out)\n  nothing\n");
 }
@@ -156,7 +156,7 @@ fn nodes_of_one_call_are_one_command_that_can_be_copied() {
 }
 
 #[test]
-fn what_a_plan_says_steers_no_terminal() {
+fn a_plan_cannot_control_a_terminal() {
     let nasty = "x\x1b[31m\u{202e}\n\r";
     let mut actions = vec![action(ActionKind::Drain, nasty, &[nasty], nasty)];
     actions.push(action(ActionKind::Certify, "n1", &[], nasty));
@@ -171,7 +171,7 @@ fn what_a_plan_says_steers_no_terminal() {
 }
 
 #[test]
-fn what_went_wrong_is_told_before_what_went_well() {
+fn failures_are_listed_before_successes() {
     let summary = ActionSummary::from_plan(&whole());
     let begins: Vec<&str> =
         summary.records.iter().filter_map(|line| line.split(':').next()).collect();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_reads_well_is_not_marked_whatever_else_was_found_on_it() {
+    fn a_part_with_expected_readings_is_not_marked_despite_other_findings() {
         let mut run = fixture::rack();
         let grids = build_grids(&run);
         let finding = &mut run.verdicts.findings[0];
@@ -269,7 +269,7 @@ mod tests {
         assert!(blame_grid(&run.verdicts.findings, &grids[0]).is_empty(), "host copies are fine");
         run.verdicts.findings[0].locus.gpu = Some(1);
         let healthy = blame_grid(&run.verdicts.findings, &grids[1]);
-        assert!(healthy.is_empty(), "two low cells of 142 are its neighbour's: {healthy:?}");
+        assert!(healthy.is_empty(), "two low cells of 142 belong to another GPU: {healthy:?}");
     }
 
     #[test]

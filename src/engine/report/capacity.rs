@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_nodes_that_are_up_are_told() {
+    fn blocks_without_usable_nodes_are_reported() {
         for block in
             [CapacityBlock::new(0, 0), CapacityBlock::new(18, 18), CapacityBlock::new(4, 9)]
         {

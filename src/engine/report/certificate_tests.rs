@@ -81,7 +81,7 @@ fn one_is_shown_in_full() {
 }
 
 #[test]
-fn several_are_a_table_and_what_counts_not_says_why() {
+fn several_certificates_are_a_table_with_reasons_for_invalid_ones() {
     let mut unsigned =
         list_entry("n2", CertificateStatus::Untrusted, Some("it is not signed, and must be"));
     unsigned.certificate.as_mut().expect("one").signature = None;
@@ -96,7 +96,7 @@ fn several_are_a_table_and_what_counts_not_says_why() {
 }
 
 #[test]
-fn what_came_of_verifying_says_which_part_differs() {
+fn a_verification_names_the_differing_part() {
     let differs = |part: &str, voids| IdentityDifference {
         part: part.to_owned(),
         why: "another driver: 590.1, certified with 580.65.06".to_owned(),
@@ -142,7 +142,7 @@ fn what_came_of_verifying_says_which_part_differs() {
 }
 
 #[test]
-fn an_age_is_told_in_the_largest_unit_that_has_two_of_it() {
+fn an_age_has_the_largest_unit_of_which_it_has_two() {
     let shown = [59, 119, 120, 7_199, 7_200, 172_799, 172_800].map(format_age);
     assert_eq!(shown, ["59 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 d"]);
 }

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_is_told_in_the_words_of_its_number() {
+    fn every_class_has_a_singular_and_a_plural_text() {
         for class in FindingClass::LISTED {
             let is_claim = class.as_str().starts_with("claim-");
             assert_eq!(is_known(class), !is_claim, "{class}");
@@ -474,11 +474,11 @@ mod tests {
             given.split(|c: char| !c.is_ascii_alphanumeric() && c != ':').collect();
         let is_given = |class: &&FindingClass| words.contains(&*format!("FindingClass::{class:?}"));
         let missing: Vec<_> = FindingClass::LISTED.iter().filter(|it| !is_given(it)).collect();
-        assert!(missing.is_empty(), "the judge gives none of these: {missing:?}");
+        assert!(missing.is_empty(), "the judge has none of these classes: {missing:?}");
     }
 
     #[test]
-    fn every_class_is_on_the_page_of_findings_in_these_words() {
+    fn every_class_is_on_the_page_of_findings_with_this_text() {
         const BEGIN: &str = "<!-- classes, from src/engine/report/class_text.rs -->\n";
         const END: &str = "<!-- end of classes -->";
         let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_said_as_that() {
+    fn an_empty_document_is_reported_as_empty() {
         let empty = CopyDocument {
             gpus: Vec::new(),
             tests: Vec::new(),

@@ -537,19 +537,19 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_gpu_of_a_bad_node_is_not_accused() {
+    fn a_healthy_gpu_of_a_bad_node_is_not_blamed() {
         let text = explain(&fixture::rack(), "node0007:1").expect("known");
         assert!(text.contains("No finding is about this part"), "{text}");
         assert!(!text.contains("nvlink-low-block01"), "{text}");
     }
 
     #[test]
-    fn an_unknown_node_says_what_is_missing() {
+    fn an_unknown_node_lists_the_missing_measurements() {
         insta::assert_snapshot!("unknown", explain(&fixture::rack(), "node0012").expect("known"));
     }
 
     #[test]
-    fn a_passing_node_says_what_would_not_have_been_seen() {
+    fn a_passing_node_lists_undetectable_losses() {
         insta::assert_snapshot!("passing", explain(&fixture::rack(), "node0001").expect("known"));
     }
 
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_says_when_it_was_taken_and_which_look_it_was() {
+    fn evidence_has_its_time_and_reading() {
         let run = fixture::rack();
         let file = run.verdicts.findings[0].evidence[0].file.clone();
         let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM_STAGE))]);
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_shows_both_directions_and_who_does_not_exist_shows_nothing() {
+    fn a_pair_has_both_directions_and_an_unknown_end_nothing() {
         let run = fixture::rack();
         let text = explain(&run, "node0001:0 - node0001:1").expect("measured");
         assert!(text.contains("node0001:0 to node0001:1"), "{text}");

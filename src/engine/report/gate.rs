@@ -437,7 +437,7 @@ mod tests {
     use model::action::{Action, ActionKind, VerdictMark};
 
     #[test]
-    fn what_was_said_and_what_was_spent_are_told() {
+    fn marks_and_spent_budgets_are_listed() {
         let mark = VerdictMark {
             outcome: Outcome::Degraded,
             class: Some(FindingClass::NvlinkLow),
@@ -488,7 +488,7 @@ mod tests {
 
     /// Defect 8 of the operator's review.
     #[test]
-    fn what_differs_comes_first_and_each_node_is_a_line() {
+    fn differences_come_first_and_each_node_is_a_line() {
         let rows = [
             row("node0007", DrainStanding::TakenOver, Some("it is another's: \"rma\", by bob")),
             row("node25", DrainStanding::Drained, None),
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_scheduler_could_not_be_asked_nothing_is_told_of_now() {
+    fn without_the_scheduler_no_present_state_is_given() {
         let rows = [row("n1", DrainStanding::Unknown, None)];
         let now = ClockStamp { at: "T".to_owned(), ..ClockStamp::default() };
         let shown = GateLiveView { nodes: &rows, unasked: Some("no answer"), live: None };

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_a_line_with_who_did_what() {
+    fn each_event_is_a_line_with_its_author() {
         let all = collect_events(&journal(), 0, None);
         assert_eq!(
             render(&all),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_is_told_and_outcomes_keep_their_action() {
+    fn only_requested_events_are_listed_and_outcomes_keep_their_action() {
         let lines = journal();
         let node = NodeName::from("n1");
         let words = |since, node| -> Vec<&str> {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_that_an_earlier_version_took_out_is_told() {
+    fn one_gpu_taken_out_by_an_earlier_version_is_listed() {
         let mut lines = journal();
         let JournalEvent::Intent { action, .. } = &mut lines[1].event else { panic!("{lines:?}") };
         let way = GpuCordonMethod::TaintRule;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_asked_of_pods_is_told() {
+    fn evictions_by_an_earlier_version_are_listed() {
         let eviction = NodeEviction { node: NodeName::from("n1"), refused: None, pods: Vec::new() };
         let node = eviction.node.clone();
         let lines = [
@@ -313,7 +313,7 @@ mod tests {
         ];
         assert_eq!(
             render(&collect_events(&lines, 0, None)),
-            "T1  n1  asked to leave: team/a\nT2  n1  its pods were evicted\n"
+            "T1  n1  eviction requested: team/a\nT2  n1  its pods were evicted\n"
         );
     }
 

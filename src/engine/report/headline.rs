@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_gpu_of_a_rack_is_said_in_one_sentence() {
+    fn one_bad_gpu_of_a_rack_gives_one_sentence() {
         assert_eq!(
             line(&fixture::rack()),
             "DEGRADED  block01 (gb200-nvl72): GPU node0007:2 (1 of 72) is below what its NVLinks \
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_says_how_small_a_loss_it_would_have_seen() {
+    fn a_pass_names_the_smallest_detectable_loss() {
         let mut run = fixture::rack();
         run.verdicts.outcome = Outcome::Pass;
         run.verdicts.findings.clear();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_a_domain_is_said_of_the_domain() {
+    fn a_finding_about_a_domain_names_the_domain() {
         let mut run = fixture::rack();
         run.verdicts.outcome = Outcome::Failed;
         let finding = &mut run.verdicts.findings[0];
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(
             build_headline(&run).what,
             "a measurement reads more than the links can carry",
-            "a finding in doubt is the headline of what is not known"
+            "an unknown finding is the headline of an unknown run"
         );
     }
 

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_said_nothing_is_no_machine_without_gpus() {
+    fn a_silent_driver_does_not_mean_a_machine_without_gpus() {
         let silent = NodeFacts::default();
         assert!(render(&silent).contains("GPUs     ?"), "{}", render(&silent));
         let none = NodeFacts { gpus: Some(Vec::new()), ..NodeFacts::default() };

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn values_told_gpu_by_gpu_are_one_line_a_name_and_those_that_differ_come_first() {
+    fn values_per_gpu_are_one_line_per_name_with_differing_ones_first() {
         let pairs = [
             ("gpu0.ecc", "On"),
             ("gpu0.retired", "0"),

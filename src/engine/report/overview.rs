@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_any_cell_has_a_line_that_says_so() {
+    fn a_node_without_any_cell_has_a_marked_line() {
         let mut run = fixture::hgx();
         run.cells.retain(|c| {
             c.src_node.as_ref().is_some_and(|n| n.as_str() == "hgx0101") || c.src_gpu == Some(0)

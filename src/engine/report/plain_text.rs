@@ -230,7 +230,7 @@ mod tests {
     use model::verdict::LocusKind;
 
     #[test]
-    fn what_steers_a_terminal_is_spelled_out() {
+    fn control_characters_are_escaped() {
         assert_eq!(to_plain("node0001"), "node0001");
         assert_eq!(
             to_plain("a\x1b[31mb\r\nc\u{202e}d\u{9b}"),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_may_be_printed_and_says_the_same() {
+    fn an_escaped_document_is_printable_and_equal() {
         let value = serde_json::json!({"a\u{202e}": ["\u{9b}2J", "\u{e0041}", "é\n"], "b": 1.5});
         let document = serde_json::to_string_pretty(&value).expect("plain data");
         let shown = to_plain_json(&document);
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_has_no_decimals_and_no_unit() {
+    fn counts_have_no_decimals_and_no_unit() {
         assert_eq!(format_quantity(17.0, Some(Unit::Count)), "17");
         assert_eq!(format_quantity(17.0, Some(Unit::GigabytesPerSecond)), "17.00 GB/s");
         assert_eq!(unit_name(Some(Unit::Count)), "");
     }
 
     #[test]
-    fn a_list_of_names_can_be_told_apart() {
+    fn a_list_of_names_is_unambiguous() {
         assert_eq!(list_names(&["a", "b", "c"], 2), "a, b and 1 more");
         assert_eq!(list_names(&["a and b, rail 0", "c"], 2), "a and b, rail 0; c");
     }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_stays_apart_and_longer_names_are_other_names() {
+    fn different_texts_stay_separate_and_longer_names_are_other_names() {
         assert_eq!(
             grouped_lines(&[
                 ("node0001", "busy"),

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colour_there_is_no_escape_and_with_colour_the_words_are_the_same() {
+    fn without_colour_there_is_no_escape_and_with_colour_the_same_text() {
         for run in fixture::all() {
             let plain = at(&run, 100);
             assert!(!plain.contains('\x1b'));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_whose_tests_were_not_run_for_one_reason_are_one_line() {
+    fn nodes_with_the_same_reason_for_missing_tests_are_one_line() {
         let mut run = fixture::rack();
         run.verdicts.unknown.clear();
         for (at, node) in run.verdicts.nodes.iter_mut().enumerate().take(9) {

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn series_scalars_and_problems_are_told() {
+    fn series_scalars_and_problems_are_listed() {
         let point = |bytes, placement, wrong| SeriesPoint {
             bytes,
             placement: Some(placement),
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_and_what_steers_stays_text() {
+    fn unreadable_and_control_text_is_escaped() {
         let problem =
             OutputProblem::new(OutputProblemKind::Unrecognised, "\x1b[2Jnot\u{202e} a tool");
         let text = render_text(ParseOutput { problems: vec![problem], ..ParseOutput::default() });

@@ -416,7 +416,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nodes_series_and_alarms_are_told_with_what_changed() {
+    fn nodes_series_and_alarms_are_listed_with_changes() {
         let text = render(&document(), true, &STYLE);
         for part in [
             "24 runs, 1 node, 2026-09-21 to 2026-10-14",

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_line_covers_as_often_as_it_says() {
+    fn a_simulated_limit_has_its_stated_coverage() {
         let (n, coverage, confidence) = (17, 0.999, 0.95);
         let factor = tolerance_factor(n, coverage, confidence).expect("a factor");
         let (mut normals, z) = (NormalSampler::new(11), Normal::standard().inverse_cdf(coverage));

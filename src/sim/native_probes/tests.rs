@@ -149,7 +149,7 @@ fn nodes_that_measure_together_make_one_matrix() {
 }
 
 #[test]
-fn memory_that_cannot_be_shared_is_told_and_leaves_holes() {
+fn memory_that_cannot_be_shared_is_reported_and_leaves_gaps() {
     let bisect = "multinode_bisect_write_ce";
     let more = "[[fault]]\nkind=\"imex-peer-missing\"\nnode=\"n3\"\n";
     let parsed = together(more, &["n1", "n3"], &[bisect], true);

@@ -1,9 +1,9 @@
 //! A year of daily audits of a fleet of racks under one rule: which nodes are drained, and which of
 //! them are faulty.
 //!
-//! Plan, judge and gate are those of live runs (`plan::audit_selection`, `plan::sweep`, `judge`, `policy`);
-//! only the world is simulated: fabric, transients, faults, and operators who repair them. A seed
-//! determines everything except the rule, so all rules see the same year.
+//! Plan, judge and gate are those of live runs (`plan::audit_selection`, `plan::sweep`, `judge`,
+//! `policy`); only the world is simulated: fabric, transients, faults, and operators who repair
+//! them. A seed determines everything except the rule, so all rules see the same year.
 
 mod document;
 mod drift;

@@ -30,7 +30,7 @@ fn run_single(setting: &YearSetting, rule: YearRule) -> YearScore {
 }
 
 #[test]
-fn where_nothing_breaks_and_nothing_passes_nobody_is_drained() {
+fn without_faults_and_transients_no_node_is_drained() {
     let score = run_single(&calm(2, 5), ours());
     assert_eq!((score.drains, score.wrong_drains(), score.frozen), (0, 0, 0), "{score:?}");
     // Two racks, four nodes of each, five nights.
@@ -38,7 +38,7 @@ fn where_nothing_breaks_and_nothing_passes_nobody_is_drained() {
 }
 
 #[test]
-fn what_breaks_is_drained_repaired_and_given_back() {
+fn faulty_nodes_are_drained_repaired_and_released() {
     // Sixty times the assumed rate, so that faults occur in a small world.
     let setting = YearSetting { fault_factor: 60.0, ..calm(2, 20) };
     let score = run_single(&setting, unbounded());
@@ -76,7 +76,7 @@ fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
 }
 
 #[test]
-fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
+fn a_slow_hour_drains_no_node_if_a_second_run_must_confirm() {
     let climate = TransientRates { node: 1.0, ..TransientRates::CALM };
     let setting = YearSetting { transient_rates: climate, ..calm(3, 15) };
     let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
@@ -94,7 +94,7 @@ fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
 }
 
 #[test]
-fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
+fn a_year_is_reproducible_and_depends_on_the_seed() {
     let setting = YearSetting {
         fault_factor: 20.0,
         transient_rates: TransientRates { node: 0.2, ..TransientRates::USUAL },
@@ -109,7 +109,7 @@ fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
 }
 
 #[test]
-fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
+fn a_driver_that_slows_all_drains_none_and_a_floor_drains_all() {
     // Each update takes one night and 2 % of the rate: eight of them take 15 %.
     let climate = TransientRates { driver: 1.0, driver_at_once: true, ..TransientRates::CALM };
     let setting = YearSetting { transient_rates: climate, ..calm(1, 8) };
@@ -118,7 +118,7 @@ fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
 }
 
 #[test]
-fn where_drivers_make_everybody_slower_for_good_people_state_that_and_audits_count_again() {
+fn after_permanent_slow_drivers_operators_set_levels_and_audits_count_again() {
     let climate = TransientRates { driver: 0.3, driver_at_once: true, ..TransientRates::CALM };
     let setting = YearSetting { transient_rates: climate, ..calm(3, 30) };
     let rule = |states| {
@@ -136,14 +136,14 @@ fn where_drivers_make_everybody_slower_for_good_people_state_that_and_audits_cou
 }
 
 #[test]
-fn a_bad_day_of_the_measuring_host_drains_nobody() {
+fn a_faulty_measuring_host_drains_no_node() {
     let climate = TransientRates { host: 1.0, ..TransientRates::CALM };
     let score = run_single(&YearSetting { transient_rates: climate, ..calm(2, 4) }, ours());
     assert_eq!(score.drains, 0, "{score:?}");
 }
 
 #[test]
-fn budgets_hold_whatever_breaks() {
+fn budgets_hold_for_any_fault() {
     let setting = YearSetting { fault_factor: 2_000.0, ..calm(2, 4) };
     let score = run_single(&setting, ours());
     let policy = Policy::default();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_whose_next_drain_costs_a_job_of_a_shape_are_named() {
+    fn blocks_in_which_a_drain_costs_a_job_are_named() {
         let shape = |placing| JobShape { nodes: 72, segment: Some(18), placing };
         let shapes = [shape(SegmentPlacement::Anywhere), shape(SegmentPlacement::Consolidated)];
         let survey = surveyed(&[1, 0, 0, 0, 1, 0, 0, 0], &shapes);

@@ -14,7 +14,7 @@
 //! enough (though it may be given some); consolidated segments go into the smallest level that
 //! holds the job (with both options: its segments in base blocks of their own).
 //!
-//! The count is exact if a segment fits into a base block and the subset is no limit. Otherwise
+//! The count is exact if a segment fits into a base block and the subset imposes no limit. Otherwise
 //! the maximum is a packing problem: jobs are then placed one after another as Slurm does it,
 //! and the count comes with an upper bound.
 

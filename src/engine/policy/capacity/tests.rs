@@ -72,7 +72,7 @@ fn prices_are_those_of_the_table() {
 }
 
 #[test]
-fn segments_change_places_where_the_table_says() {
+fn segments_change_places_as_in_the_table() {
     let percents = |a, b| {
         let places = find_crossings(NODES, 0, a, b);
         places.iter().map(|at| format!("{:.2}", at * 100.0)).collect::<Vec<_>>()
@@ -211,7 +211,7 @@ fn a_mix_stands_in_toml_and_json() {
     let json = serde_json::to_string(&mix).expect("json");
     assert_eq!(json, r#"{"8":1.0,"16":0.6}"#);
     assert_eq!(serde_json::from_str::<SegmentMix>(&json).expect("a mix"), mix);
-    assert_eq!(read("mix = {}").expect("nobody knows"), SegmentMix::default());
+    assert_eq!(read("mix = {}").expect("an unknown mix"), SegmentMix::default());
     for (text, message) in [
         ("mix = { 0 = 1.0 }", "segment \"0\": expected a number of nodes"),
         ("mix = { a = 1.0 }", "segment \"a\": expected a number of nodes"),
@@ -239,7 +239,7 @@ fn the_segment_that_leaves_the_most_comes_first() {
 }
 
 #[test]
-fn what_a_site_has_seen_counts_instead_of_chance() {
+fn a_site_s_observation_replaces_the_assumption() {
     // One tray in a hundred hours, and once a cooling loop with six trays.
     let shares = BTreeMap::from([(0, 0.93), (1, 0.06), (6, 0.01)]);
     let seen = Outages::from_observation(NODES, &shares).expect("an observation");

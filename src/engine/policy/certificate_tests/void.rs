@@ -48,7 +48,7 @@ fn a_certificate_is_void_when_the_machine_is_another_or_booted() {
 }
 
 #[test]
-fn what_is_not_known_is_not_compared_and_where_nothing_is_known_it_is_void() {
+fn unknown_parts_are_not_compared_and_an_unknown_identity_is_void() {
     let certificate = certified();
     let now = MADE + DAY_S;
     let only = |identity: MachineIdentity| explain_void(&certificate, &identity, now);
@@ -89,10 +89,10 @@ fn a_certificate_counts_from_its_run_to_its_end_unless_it_was_voided() {
 }
 
 #[test]
-fn a_boot_after_the_run_is_told_from_the_scheduler_alone() {
+fn a_boot_after_the_run_follows_from_the_scheduler_alone() {
     let certificate = certified();
     let mut node = SchedulerNode::new("n1", &["IDLE"]);
-    assert_eq!(explain_outlived(&certificate, &node), None, "nobody says when it booted");
+    assert_eq!(explain_outlived(&certificate, &node), None, "the boot time is unknown");
     node.booted = Some(MADE - 1);
     assert_eq!(explain_outlived(&certificate, &node), None);
     node.booted = Some(MADE + 1);
@@ -109,7 +109,7 @@ fn a_shorter_certificate_gives_way_to_none_that_still_holds() {
     let admitted = Certificate { expires_unix: MADE + DAY_S, ..whole.clone() };
     assert!(!replaces(&admitted, &whole, &now));
     assert!(replaces(&whole, &admitted, &now));
-    assert!(replaces(&whole, &whole, &now), "the same run, told again");
+    assert!(replaces(&whole, &whole, &now), "the same run again");
     let mut other = admitted.clone();
     other.identity.boot_id = Some("b-2".to_owned());
     assert!(replaces(&other, &whole, &now), "the old one is of another boot");
@@ -131,7 +131,7 @@ fn the_boot_of_each_node_is_what_its_workers_agree_on() {
 }
 
 #[test]
-fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_says_so() {
+fn each_profile_has_its_own_validity_and_an_admission_one_day_by_default() {
     let of = |policy: &Policy| {
         Profile::ALL.iter().map(|it| certificate_days(*it, policy)).collect::<Vec<_>>()
     };
@@ -150,7 +150,7 @@ fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_s
 }
 
 #[test]
-fn what_voids_is_what_was_configured_when_it_was_issued() {
+fn the_void_policy_is_that_at_the_time_of_issue() {
     let then = MachineIdentity {
         gpus: vec!["GPU-a".to_owned()],
         boot_id: Some("b-1".to_owned()),
@@ -204,7 +204,7 @@ fn where_nothing_is_known_of_a_machine_nothing_is_the_same() {
 }
 
 #[test]
-fn how_one_stands_is_told_with_the_reason_that_counts_most() {
+fn the_status_has_the_most_important_reason() {
     let certificate = certified();
     let (now, end) = (MADE + 60, certificate.expires_unix);
     let of = |certificate: &Certificate, refusal: Option<&str>, now| {

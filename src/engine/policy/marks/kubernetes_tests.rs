@@ -103,7 +103,7 @@ fn restored_after(
 }
 
 #[test]
-fn a_pass_takes_the_start_up_taint_and_says_where_and_until_when() {
+fn a_pass_removes_the_start_up_taint_and_records_domain_and_expiry() {
     let node = verified();
     let object = object(&node);
     assert_eq!(object.taints, [taint("nvidia.com/gpu", "present", NO_SCHEDULE)]);
@@ -173,7 +173,7 @@ fn only_a_pass_takes_the_start_up_taint_whichever_effect_it_has() {
 }
 
 #[test]
-fn a_taint_of_our_drain_is_no_mark_and_is_left_to_the_change_of_state() {
+fn the_drain_taint_is_not_a_mark_and_follows_the_change_of_state() {
     let drained = edited(&verified(), |it| it.taints.push(taint(DEGRADED, "x", NO_SCHEDULE)));
     for outcome in [Outcome::Pass, Outcome::Degraded, Outcome::Failed] {
         let change = marks::mark_change(&drained, &mark(outcome), &MarkNames::default());
@@ -183,7 +183,7 @@ fn a_taint_of_our_drain_is_no_mark_and_is_left_to_the_change_of_state() {
 }
 
 #[test]
-fn nothing_is_said_where_nothing_is_known() {
+fn an_unknown_outcome_writes_no_mark() {
     let change = marks::mark_change(&joined(), &mark(Outcome::Unknown), &MarkNames::default());
     assert!(change.is_empty(), "{change:?}");
 }
@@ -203,7 +203,7 @@ fn a_site_can_leave_each_out_and_the_start_up_taint_goes_all_the_same() {
 }
 
 #[test]
-fn what_was_taken_away_by_hand_stays_away_until_the_next_run() {
+fn manually_removed_marks_stay_removed_until_the_next_run() {
     for outcome in [Outcome::Pass, Outcome::Degraded] {
         let node = with_mark(&verified(), ActionKind::Relabel, outcome);
         assert_eq!(restored(&node, &mark(outcome), NOW), None, "nothing is missing");
@@ -218,12 +218,12 @@ fn what_was_taken_away_by_hand_stays_away_until_the_next_run() {
             assert_eq!(restored(&edited(&node, edit), &mark(outcome), NOW), None);
         }
         let back = edited(&node, |it| it.taints.push(taint(UNVERIFIED, "", NO_SCHEDULE)));
-        assert_eq!(restored(&back, &mark(outcome), NOW), None, "a person asks for a new look");
+        assert_eq!(restored(&back, &mark(outcome), NOW), None, "a user requests a new measurement");
     }
 }
 
 #[test]
-fn an_edited_certificate_is_written_again_as_our_journal_has_it() {
+fn an_edited_certificate_is_rewritten_from_the_journal() {
     let node = verified();
     let forged = node.kubernetes.as_ref().expect("one").annotations[CERTIFICATE]
         .replace("2026-11-27", "2036-11-27");
@@ -250,7 +250,7 @@ fn an_edited_certificate_is_written_again_as_our_journal_has_it() {
 }
 
 #[test]
-fn an_edit_that_claims_less_than_a_pass_is_left_to_whoever_made_it() {
+fn an_edit_that_claims_less_than_a_pass_stays() {
     let less = edited(&verified(), |it| {
         it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
         it.annotations.insert(CERTIFICATE.to_owned(), "see ticket 7".to_owned());
@@ -260,7 +260,7 @@ fn an_edit_that_claims_less_than_a_pass_is_left_to_whoever_made_it() {
 }
 
 #[test]
-fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
+fn an_earlier_condition_of_the_gate_is_not_an_edit_and_is_replaced() {
     let bad = with_mark(&joined(), ActionKind::Drain, Outcome::Degraded);
     let early = object(&bad).condition.clone();
     let booted = edited(&verified(), |_| {});
@@ -282,7 +282,7 @@ fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
     {
         // The server stored the label and the certificate and did not acknowledge the condition.
         let stale = edited(&good, |it| it.condition = words.clone());
-        assert_eq!(restored(&stale, &later, NOW), None, "an edit, as far as is known: {words:?}");
+        assert_eq!(restored(&stale, &later, NOW), None, "it counts as an edit: {words:?}");
         let found = restored_after(&stale, &later, Some(&before), NOW);
         assert_eq!(found, Some(good.clone()), "{words:?}");
         // A user's text stays.
@@ -306,7 +306,7 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", reason));
         assert!(object(&now).labels.is_empty());
         assert_eq!(object(&now).annotations, object(node).annotations, "with its own expiry");
-        assert_eq!(object(&now).taints, object(node).taints, "nothing is taken out of service");
+        assert_eq!(object(&now).taints, object(node).taints, "it stays in service");
     }
     // A reboot does not improve a node that did not pass.
     let bad = with_mark(&booted, ActionKind::Relabel, Outcome::Degraded);
@@ -321,7 +321,7 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
 }
 
 #[test]
-fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
+fn a_boot_withdraws_nothing_if_the_policy_excludes_it() {
     // The mark was written under a policy in which a boot voids it; the policy has changed since.
     let booted = SchedulerNode { boot_id: Some("b-2".to_owned()), ..verified() };
     let live = SchedulerSnapshot { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
@@ -335,7 +335,7 @@ fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
 }
 
 #[test]
-fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
+fn a_pass_withdrawn_by_a_clock_ahead_is_restored() {
     let node = verified();
     let early = restored(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");
     assert!(object(&early).labels.is_empty());
@@ -349,7 +349,7 @@ fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
 }
 
 #[test]
-fn nothing_is_said_again_on_a_node_that_is_left_alone_or_goes() {
+fn marks_are_not_restored_on_excluded_or_deleted_nodes() {
     let forged = edited(&verified(), |it| {
         it.labels.insert(VERIFIED_DOMAIN.to_owned(), "elsewhere".to_owned());
     });
@@ -444,7 +444,7 @@ fn is_legal(value: &str) -> bool {
 
 proptest! {
     #[test]
-    fn a_change_touches_only_keys_of_ours_is_legal_and_is_made_once(
+    fn a_change_only_touches_own_keys_is_legal_and_is_made_once(
         node in any_node(), mark in any_mark(), drains in any::<bool>(),
     ) {
         let names = MarkNames::default();
@@ -486,7 +486,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_again_never_claims_more_than_our_journal_and_is_said_once(
+    fn restored_marks_never_exceed_the_journal_and_are_written_once(
         node in any_node(), mark in any_mark(),
     ) {
         if let Some(again) = restored(&node, &mark, NOW) {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_is_told_with_its_end_and_only_once_it_has_ended() {
+    fn an_expired_pass_is_withdrawn_with_its_end_and_only_after_it() {
         let mut world = expired(2);
         let live = world.live.clone().expect("a scheduler");
         let edits = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(get(&world, &live), 3);
         world.state("d0n9", &["IDLE", "UNVERIFIED"]);
         let live = world.live.clone().expect("a scheduler");
-        assert_eq!(get(&world, &live), 2, "whoever brought it");
+        assert_eq!(get(&world, &live), 2, "regardless of its author");
         world.policy.outstanding = 0.0;
         assert_eq!(get(&world, &live), 0);
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn our_drains_count_against_the_share_too() {
+    fn drains_count_against_the_share_too() {
         let mut world = expired(10);
         (world.policy.outstanding, world.policy.per_domain) = (0.3, 10);
         world.drained("d0n9", "nvlink-low", 0.9, 60);

@@ -143,7 +143,7 @@ fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
 }
 
 #[test]
-fn a_certified_fleet_is_left_in_peace_and_every_node_is_told_why() {
+fn a_certified_fleet_is_not_measured_and_every_node_has_a_reason() {
     let fleet = ScheduleFixture::new(2, 3);
     assert_eq!(fleet.jobs(), Vec::<String>::new());
     let due = fleet.due();
@@ -152,7 +152,7 @@ fn a_certified_fleet_is_left_in_peace_and_every_node_is_told_why() {
 }
 
 #[test]
-fn a_fleet_that_nobody_verified_is_admitted_domain_by_domain() {
+fn an_unverified_fleet_is_admitted_domain_by_domain() {
     let mut fleet = ScheduleFixture::new(3, 2);
     for node in ["d0n0", "d0n1", "d1n0", "d1n1", "d2n0", "d2n1"] {
         fleet.unverified(node);
@@ -188,7 +188,7 @@ fn the_most_urgent_domain_is_first() {
 }
 
 #[test]
-fn nobody_who_is_busy_kept_or_left_alone_is_ever_named() {
+fn busy_reserved_and_excluded_nodes_are_never_measured() {
     let states: &[&[&str]] = &[
         &["ALLOCATED"],
         &["MIXED"],
@@ -254,7 +254,7 @@ fn a_job_has_no_more_nodes_than_are_allowed_and_the_others_wait() {
 }
 
 #[test]
-fn a_whole_run_serves_also_those_who_want_less_and_an_admission_only_its_own() {
+fn a_full_run_covers_lesser_wants_and_an_admission_only_its_own() {
     let mut fleet = ScheduleFixture::new(1, 3);
     *fleet.certificate("d0n0") = certificate(&"d0n0".into(), 200, -1);
     fleet.certificates.remove(&NodeName::from("d0n1"));
@@ -322,7 +322,7 @@ fn a_node_that_only_lost_its_mark_is_not_measured_for_that() {
 }
 
 #[test]
-fn what_is_switched_off_is_told_and_not_done() {
+fn a_disabled_profile_is_reported_and_not_run() {
     let mut fleet = ScheduleFixture::new(1, 1);
     fleet.certificates.clear();
     fleet.settings.missing = None;
@@ -330,7 +330,7 @@ fn what_is_switched_off_is_told_and_not_done() {
 }
 
 #[test]
-fn our_drain_is_measured_again_once_the_node_changed_or_rested() {
+fn a_drained_node_is_measured_again_after_a_change_or_a_rest() {
     let mut fleet = ScheduleFixture::new(1, 2);
     fleet.scene.drained("d0n0", "nvlink-low", 0.5, 2 * HOUR);
     assert!(fleet.why_not("d0n0").contains("shows no change since"));
@@ -384,7 +384,7 @@ fn a_repair_that_was_none_rests_for_the_whole_cool_down() {
 }
 
 #[test]
-fn drains_of_others_and_of_us_with_words_added_are_left_to_people() {
+fn drains_of_others_and_drains_with_appended_text_are_left_alone() {
     let mut fleet = ScheduleFixture::new(1, 3);
     fleet.certificates.clear();
     fleet.scene.state("d0n0", &["IDLE", "DRAIN"]).reason = Some("broken fan".to_owned());
@@ -437,7 +437,7 @@ fn an_audit_is_of_idle_nodes_and_its_time_begins_anew_only_when_it_concluded() {
 }
 
 #[test]
-fn a_second_look_at_a_suspect_is_no_audit_of_its_domain() {
+fn a_repeated_measurement_of_a_suspect_is_not_an_audit_of_its_domain() {
     let mut fleet = ScheduleFixture::new(1, 3);
     fleet.settings.audit_every_s = 24 * HOUR;
     for node in ["d0n0", "d0n1", "d0n2"] {
@@ -452,7 +452,7 @@ fn a_second_look_at_a_suspect_is_no_audit_of_its_domain() {
 }
 
 #[test]
-fn nobody_is_looked_at_a_second_time_where_one_run_is_enough() {
+fn no_suspect_is_repeated_if_one_run_suffices() {
     let mut fleet = ScheduleFixture::new(1, 3);
     fleet.suspect("d0n0");
     assert_eq!(fleet.jobs(), ["audit audit d0n0"]);
@@ -462,7 +462,7 @@ fn nobody_is_looked_at_a_second_time_where_one_run_is_enough() {
 }
 
 #[test]
-fn what_nobody_claims_is_told_only_where_something_of_ours_is_on_it() {
+fn an_unclaimed_node_is_reported_only_with_a_mark_of_fabricgate() {
     let mut fleet = ScheduleFixture::new(1, 1);
     let live = fleet.scene.live.as_mut().expect("a scheduler");
     for (name, state) in [("head", "IDLE"), ("new", "UNVERIFIED")] {
@@ -474,7 +474,7 @@ fn what_nobody_claims_is_told_only_where_something_of_ours_is_on_it() {
 }
 
 #[test]
-fn a_clock_that_was_far_ahead_holds_nobody_for_good() {
+fn a_clock_that_was_far_ahead_blocks_no_node_forever() {
     let mut fleet = ScheduleFixture::new(1, 1);
     fleet.certificates.clear();
     fleet.scene.now.unix += 10_000 * HOUR;
@@ -511,7 +511,7 @@ proptest! {
     }
 
     #[test]
-    fn every_claimed_node_is_in_one_job_or_told_why_not(
+    fn every_claimed_node_is_in_one_job_or_has_a_reason(
         states in prop::collection::vec(0..7_usize, 12),
         at_once in 0..4_usize,
         nodes in 1..5_usize,

@@ -93,7 +93,7 @@ fn line_ends_marks_and_missing_ends_stay() {
 }
 
 #[test]
-fn who_is_in_place_already_is_not_moved() {
+fn a_node_in_its_block_is_not_moved() {
     let proposal = proposed(YAML, &[("node01", "block01")], NEW);
     assert!(!proposal.is_change());
     assert_eq!((proposal.after.as_str(), proposal.diff.as_str()), (YAML, ""));
@@ -111,7 +111,7 @@ fn a_node_in_two_blocks_or_in_none_comes_into_one() {
 }
 
 #[test]
-fn what_cannot_be_changed_alone_is_refused() {
+fn edits_that_would_change_other_text_are_refused() {
     let moves = [("node05", "block02")];
     for (text, why) in [
         (YAML.replace("node[01-05]   #", "[node01, node05]   #"), "not a single host list"),
@@ -188,7 +188,7 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
 }
 
 #[test]
-fn everything_wrong_with_the_result_is_told_and_what_was_so_before_forbids_nothing() {
+fn all_faults_of_the_result_are_reported_and_existing_faults_forbid_nothing() {
     let proposal = |text: &str, known: &str| {
         let ground = TopologyContext { version: Some(NEW), nodes: nodes(known) };
         propose_topology(text, &wanted(&[("node05", "block02")]), &ground).expect("a proposal")
@@ -351,7 +351,7 @@ proptest! {
                 prop_assert!(proposal.blocks["b"].contains(&NodeName::from("n1")));
                 prop_assert_eq!(proposal.is_change(), proposal.after != text);
                 let again = propose_topology(&proposal.after, &wanted, &TopologyContext::default());
-                let again = again.expect("what was proposed can be read");
+                let again = again.expect("a proposal can be parsed");
                 prop_assert_eq!(&again.blocks, &proposal.blocks);
                 prop_assert!(!again.is_change(), "{:?}", again.moved);
             }

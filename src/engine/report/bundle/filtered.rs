@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_of_the_node_and_of_whom_it_was_measured_with() {
+    fn the_page_covers_the_node_and_its_partners() {
         let mut run = fixture::rack();
         // This node was never measured with the other one: nothing about it is shown.
         let far = NodeName::from("node0012");
@@ -191,7 +191,7 @@ mod tests {
         // Without --redact all of it is there, so the test can fail.
         let page = packed(whole.clone(), "report.html");
         for word in words {
-            assert!(page.contains(word), "{word} is not on the page in the first place");
+            assert!(page.contains(word), "{word} is not on the full page");
         }
         assert!(4 < others(&page).len(), "{:?}", others(&page));
         let bundle = pack(BundleCase { redact: true, ..whole }, Vec::new()).expect("packed");
@@ -205,6 +205,6 @@ mod tests {
         let page = bundle.files.iter().find(|it| it.0 == "report.html").expect("a page");
         let page = String::from_utf8_lossy(&page.1);
         assert!(page.contains(NODE) && page.contains("partner-"));
-        assert!(page.contains("Left in are names of domains"), "the page names what stays in");
+        assert!(page.contains("Left in are names of domains"), "the page lists the limits");
     }
 }

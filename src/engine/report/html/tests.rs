@@ -43,17 +43,17 @@ fn skeleton(page: &str) -> String {
 }
 
 #[test]
-fn the_words_of_a_rack() {
+fn the_text_of_a_rack() {
     insta::assert_snapshot!("rack", skeleton(&html(&fixture::rack())));
 }
 
 #[test]
-fn the_words_of_two_nodes_with_a_waived_test() {
+fn the_text_of_two_nodes_with_a_waived_test() {
     insta::assert_snapshot!("hgx", skeleton(&html(&fixture::hgx())));
 }
 
 #[test]
-fn the_words_of_nothing() {
+fn the_text_of_an_empty_run() {
     insta::assert_snapshot!("empty", skeleton(&html(&fixture::empty())));
 }
 
@@ -75,7 +75,7 @@ fn findings_that_a_figure_does_not_name_are_counted() {
 }
 
 #[test]
-fn what_lies_between_claimed_domains_is_drawn_under_a_name_of_its_own() {
+fn cells_between_claimed_domains_are_drawn_under_their_own_name() {
     let mut run = fixture::rack();
     for cell in &mut run.cells {
         cell.domain = None;
@@ -210,7 +210,7 @@ fn fleet(racks: usize, bad: usize) -> Run {
 fn of_many_domains_those_with_findings_and_a_few_others_are_drawn() {
     let page = html(&fleet(12, 2));
     assert_eq!(page.matches("<section class=\"domain\"").count(), 4);
-    assert!(page.contains("8 domains are not drawn"), "the page counts what is left out");
+    assert!(page.contains("8 domains are not drawn"), "the page counts the omitted entries");
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
@@ -245,7 +245,7 @@ fn repaired() -> String {
 }
 
 #[test]
-fn the_words_of_a_rack_after_a_repair() {
+fn the_text_of_a_rack_after_a_repair() {
     let words = skeleton(&repaired());
     assert!(words.contains("1 part not measured now, 1 part better, 1 part same"), "{words}");
     for expected in [

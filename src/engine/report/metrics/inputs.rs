@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_profile_has_its_last_run_and_when_it_last_told_anything() {
+    fn each_profile_has_its_last_run_and_its_last_conclusive_one() {
         let runs = [
             test_run("audit", 50, false, &[("n1", Outcome::Pass)]),
             test_run("audit", 40, true, &[("n1", Outcome::Unknown)]),

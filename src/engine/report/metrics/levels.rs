@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_or_compared_is_absent() {
+    fn unmeasured_and_uncompared_paths_are_absent() {
         let mut none = cell(("n", Some(0)), ("n", Some(1)), 1.0);
         none.ratio = None;
         assert!(compute_levels(&[none]).nodes.is_empty());

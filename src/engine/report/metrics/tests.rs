@@ -34,7 +34,7 @@ fn a_node_without_a_verdict_is_unknown_and_never_a_pass() {
 }
 
 #[test]
-fn beyond_the_limit_only_those_that_are_not_well_are_shown_and_the_cut_is_told() {
+fn beyond_the_limit_healthy_nodes_are_left_out_and_counted() {
     let mut many = state(&[
         ("n1", Some(Outcome::Pass)),
         ("n2", Some(Outcome::Degraded)),
@@ -135,7 +135,7 @@ fn both_formats_show_the_same_series() {
 }
 
 #[test]
-fn every_name_is_ours_has_its_unit_and_is_taken_once() {
+fn every_name_has_the_prefix_and_its_unit_and_is_unique() {
     let mut names: Vec<String> = definitions::ALL.iter().map(|it| it.full_name()).collect();
     names.sort();
     let count = names.len();

@@ -42,7 +42,7 @@ fn about() -> MessageContext<'static> {
 }
 
 #[test]
-fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
+fn a_finding_is_delivered_once_again_when_worse_and_at_its_end() {
     let mut memory = ReceiverState::default();
     let mut hear = |occasion: &NoticeOccasion| {
         let news = memory.find_changes(occasion, &all());
@@ -65,7 +65,7 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
 }
 
 #[test]
-fn a_slow_decline_is_told_though_each_step_is_small() {
+fn a_slow_decline_in_small_steps_is_delivered() {
     let mut memory = ReceiverState::default();
     let mut delivered = 0;
     for step in 0..20 {
@@ -80,7 +80,7 @@ fn a_slow_decline_is_told_though_each_step_is_small() {
 }
 
 #[test]
-fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
+fn a_slow_decline_is_delivered_among_other_notices() {
     let mut memory = ReceiverState::default();
     let mut delivered = 0;
     for step in 0..20 {
@@ -110,11 +110,11 @@ fn a_node_that_could_not_be_judged_again_stays_what_it_was_known_to_be() {
     let news = hear(vec![unknown, drained("r2")]);
     assert_eq!(news.ongoing, [degraded("n1", 0.9)], "an alert of it goes on");
     let news = hear(vec![degraded("n1", 0.9), drained("r3")]);
-    assert_eq!(news.fresh, [drained("r3")], "it was told before");
+    assert_eq!(news.fresh, [drained("r3")], "it was delivered before");
 }
 
 #[test]
-fn a_node_is_told_by_the_worst_of_its_findings() {
+fn a_node_s_notice_has_its_worst_finding() {
     let mut run = fixture::rack();
     let first = run.verdicts.findings[0].clone();
     let node = first.locus.node.clone().expect("a node's");
@@ -141,7 +141,7 @@ fn a_node_is_told_by_the_worst_of_its_findings() {
 }
 
 #[test]
-fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
+fn a_receiver_only_gets_events_it_subscribes_to() {
     let on: BTreeSet<NoticeEvent> = [NoticeEvent::Failed].into();
     let mut memory = ReceiverState::default();
     assert!(memory.find_changes(&occasion(vec![degraded("n1", 0.9)], &[]), &on).is_empty());
@@ -153,7 +153,7 @@ fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
 }
 
 #[test]
-fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
+fn held_back_notices_are_delivered_later_including_one_time_events() {
     let mut memory = ReceiverState { sent: vec![100, 200], ..ReceiverState::default() };
     assert!(!memory.may_send(3_000, 2) && memory.may_send(3_701, 2));
     assert!(memory.may_send(50, 2), "a clock that was put back silences no receiver");
@@ -184,7 +184,7 @@ fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
 }
 
 #[test]
-fn a_part_is_over_only_where_a_run_looked_at_it() {
+fn a_notice_about_a_part_ends_only_if_a_run_measured_it() {
     let item = |node: Option<&str>, domain: Option<&str>| {
         let mut it = new_item(format!("part/{node:?}{domain:?}"), NoticeEvent::Degraded, "slow");
         (it.node, it.domain) = (node.map(NodeName::from), domain.map(DomainName::from));
@@ -262,7 +262,7 @@ fn standing(testcase: &str) -> OpenAlarm {
 }
 
 #[test]
-fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_read() {
+fn a_drift_is_delivered_once_with_changes_and_ends_only_with_a_read_history() {
     let drifting = |tests: &[&str], is_history_read: bool| {
         let alarms: Vec<OpenAlarm> = tests.iter().map(|test| standing(test)).collect();
         let node = NodeMetricsState { alarms, ..NodeMetricsState::default() };
@@ -370,7 +370,7 @@ fn drifting() -> NoticeItem {
 }
 
 #[test]
-fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
+fn alertmanager_gets_stable_labels_and_the_end_of_an_alert() {
     let labels = |news: &NoticeChanges| {
         let payload = alertmanager::build_payload(news, &about(), 1_000, 500);
         let all = payload.as_array().expect("alerts").clone();
@@ -402,7 +402,7 @@ fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
 }
 
 #[test]
-fn a_message_says_what_where_how_bad_and_what_next() {
+fn a_message_has_matter_place_severity_and_next_step() {
     let mut it = degraded("n1", 0.612);
     it.done = Some("drained".to_owned());
     it.next = Some("look at it".to_owned());
