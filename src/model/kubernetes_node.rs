@@ -143,7 +143,7 @@ pub struct GpuCordon {
 pub enum GpuCordonMethod {
     /// A `DeviceTaintRule` of dynamic resource allocation.
     TaintRule,
-    /// HAMi's annotation, see [`DEVICE_CORDON`].
+    /// HAMi's annotation `hami.io/device-cordon`.
     Hami,
 }
 
