@@ -78,7 +78,7 @@ impl ProcessEnding {
 impl fmt::Display for ProcessEnding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exited { code: 0 } => f.write_str("ended well"),
+            Self::Exited { code: 0 } => f.write_str("succeeded"),
             Self::Exited { code: 127 } => f.write_str("exit code 127: the tool was not found"),
             Self::Exited { code: 126 } => f.write_str("exit code 126: the tool cannot be executed"),
             Self::Exited { code } => write!(f, "exit code {code}"),

@@ -158,7 +158,7 @@ pub fn conclude(acceptance: &mut Acceptance) {
         } else if node.passed < wanted {
             let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
             let wanted =
-                if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
+                if wanted == u32::MAX { "the requested ones".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
             (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
         } else if let Some(drift) =

@@ -444,7 +444,7 @@ fn a_drain_on_kubernetes_has_come_to_its_end_when_no_pod_holds_a_gpu() {
 #[test]
 fn every_word_of_kubernetes_is_documented_with_what_follows() {
     let document = include_str!("../../../docs/gate.md");
-    let table = document.split("| state | what it is here |").nth(1).expect("the table");
+    let table = document.split("| state | meaning |").nth(1).expect("the table");
     let rows = table.split("\n\n").next().expect("rows").lines();
     let mut listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
     let own =

@@ -153,8 +153,8 @@ pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String
     page.styled(tone, &acceptance.accepted.as_str().to_uppercase());
     page.paragraph(" ", &headline_text(acceptance), 0);
     page.faint(&format!("burn-in {}, {}", acceptance.id, acceptance.source), 0);
-    page.section("How it went");
-    page.paragraph("asked for  ", &describe_request(acceptance), 2);
+    page.section("Course of the burn-in");
+    page.paragraph("requested  ", &describe_request(acceptance), 2);
     page.paragraph("load       ", &describe_loads(acceptance), 2);
     page.paragraph("ended      ", &describe_end(acceptance), 2);
     page.section("Nodes");
@@ -195,7 +195,7 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
         ("begun", text(&acceptance.created)),
         ("ended", acceptance.ended.as_deref().map_or("-".to_owned(), text)),
         ("measured", text(&acceptance.source)),
-        ("asked for", describe_request(acceptance)),
+        ("requested", describe_request(acceptance)),
         ("load that ran", describe_loads(acceptance)),
         ("why it ended", describe_end(acceptance)),
         ("expectations", acceptance.thresholds_digest.as_deref().map_or("-".to_owned(), text)),

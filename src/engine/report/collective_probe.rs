@@ -65,7 +65,7 @@ fn render_head(document: &CollectiveDocument) -> String {
         let _ = writeln!(text, "  NCCL uses   {}", transports.join(", "));
     }
     if let Some(asserted) = &document.asserted {
-        let _ = writeln!(text, "  asked for   {}", to_plain(asserted));
+        let _ = writeln!(text, "  requested   {}", to_plain(asserted));
     }
     if !document.environment.is_empty() {
         let set = document.environment.iter();

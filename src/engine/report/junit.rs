@@ -84,7 +84,7 @@ fn run_case(run: &Run) -> JunitCase {
     let mut text = String::new();
     for unknown in &run.verdicts.unknown {
         let line = format!(
-            "not known: {}: {}\n",
+            "unknown: {}: {}\n",
             to_plain(&unknown.what.to_string()),
             to_plain(&unknown.why)
         );

@@ -265,7 +265,7 @@ fn write_unknown(page: &mut TerminalPage, run: &Run) {
     if unknown.is_empty() {
         return;
     }
-    page.section(&format!("Not known ({})", unknown.len()));
+    page.section(&format!("Unknown ({})", unknown.len()));
     let reasons = group_unknown_by_reason(run);
     for ReasonGroup { why, whats, .. } in reasons.iter().take(MOST) {
         let whats: Vec<&str> = whats.iter().map(String::as_str).collect();

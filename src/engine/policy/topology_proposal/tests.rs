@@ -297,7 +297,7 @@ fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
             "no run measu",
             "it was measu",
             "no run measu",
-            "which of the",
+            "it is unknow",
             "no second me"
         ]
     );

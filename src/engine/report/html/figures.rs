@@ -325,8 +325,8 @@ fn describe_figure(grid: &HeatmapGrid, marked: &GridBlame) -> String {
         "{} cells of {}; median {}; lowest ratio {}; {} blamed.",
         values.len(),
         test_name(grid),
-        middle.unwrap_or_else(|| "not known".to_owned()),
-        grid.lowest_ratio().map_or_else(|| "not known".to_owned(), |r| format!("{r:.3}")),
+        middle.unwrap_or_else(|| "unknown".to_owned()),
+        grid.lowest_ratio().map_or_else(|| "unknown".to_owned(), |r| format!("{r:.3}")),
         describe_blame(grid, marked),
     )
 }

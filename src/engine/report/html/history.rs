@@ -69,7 +69,7 @@ fn build_row(trend: &Trend) -> HtmlTrendRow {
             .last()
             .map_or_else(|| "–".to_owned(), |p| format_quantity(p.value, unit)),
         usual: trend.baseline.as_ref().map_or_else(
-            || "not known yet".to_owned(),
+            || "unknown yet".to_owned(),
             |b| format!("{} ± {}", format_quantity(b.mean, unit), format_percent(b.spread)),
         ),
         alarms: trend

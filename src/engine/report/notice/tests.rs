@@ -356,7 +356,7 @@ fn a_group_names_every_domain_that_it_is_about() {
     let news = NoticeChanges { fresh, resolved: over, withheld: 1, ..NoticeChanges::default() };
     let shown = slack::build_payload(&build_notice(&news, &about())).to_string();
     for expected in [
-        "block01, block02: left",
+        "block01, block02: drifted away",
         "n[1-2] (block01, block02): NVLink slow",
         "; and 2 more",
         "1 message before this one was held back",
