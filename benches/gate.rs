@@ -35,7 +35,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
 fn run(lab: &str, words: &[&str]) -> String {
     let argv = std::iter::once(lab).chain(words.iter().copied()).map(str::to_owned).collect();
     let request = ProcessRequest { argv, limit: Duration::from_secs(600), capture: exec::CAPTURE };
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let (_sender, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the lab's program");
     assert!(finished.ending.is_success(), "{words:?}: {}", finished.ending);
     String::from_utf8(finished.stdout.bytes).expect("text")

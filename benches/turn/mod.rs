@@ -124,7 +124,7 @@ pub(crate) fn timed(
     assert_eq!(plan.actions.len(), names.len(), "{:?}", plan.withheld.first());
     between();
     let began = Instant::now();
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let (_sender, stop) = tokio::sync::watch::channel(false);
     let carrier = Executor {
         scheduler,
         journal: &mut journal,

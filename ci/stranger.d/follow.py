@@ -209,7 +209,7 @@ def no_alert(_machine):
     firing = [rule["name"] for rule in loaded if rule["state"] == "firing"]
     if firing:
         raise NotAsSaid(f"of a healthy rack these fire: {', '.join(firing)}")
-    return f"Prometheus evaluates {len(loaded)} rules of ours, none fires"
+    return f"Prometheus evaluates {len(loaded)} of fabricgate's rules, none fires"
 
 
 def firing(_machine, name, node):

@@ -416,8 +416,8 @@ fn claims_that_contradict_themselves_are_refused_with_their_line() {
         |name: &str, nodes: &str| format!("[[leaf]]\nname = \"{name}\"\nnodes = \"{nodes}\"\n");
     let leaves = format!("{CLAIMS}{}{}", leaf("l", "n1"), leaf("m", "n[1-3]"));
     refused(&leaves, &["claims.toml:9:9: node n1 is in two leaves, l and m"]);
-    let nobody = format!("{CLAIMS}{}", leaf("l", "n7"));
-    refused(&nobody, &["claims.toml:6:9: leaf l: no domain contains node n7"]);
+    let unclaimed = format!("{CLAIMS}{}", leaf("l", "n7"));
+    refused(&unclaimed, &["claims.toml:6:9: leaf l: no domain contains node n7"]);
     refused(&format!("{CLAIMS}bogus = 1\n"), &["claims.toml:4:1: unknown field `bogus`"]);
 }
 

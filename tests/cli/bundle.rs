@@ -113,8 +113,8 @@ fn a_bundle_has_the_evidence_for_and_against_and_the_hardware() {
     let matrix = read("matrix.csv");
     let rows: Vec<Vec<&str>> = matrix.lines().skip(1).map(|row| row.split(',').collect()).collect();
     assert!(rows.iter().all(|row| row[4] == BAD && row[6] == BAD), "{matrix}");
-    let (convict, fine): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row[14] == "degraded");
-    assert!(!convict.is_empty() && convict.iter().all(|row| row[5] == "5" || row[7] == "5"));
+    let (blaming, fine): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row[14] == "degraded");
+    assert!(!blaming.is_empty() && blaming.iter().all(|row| row[5] == "5" || row[7] == "5"));
     assert!(fine.iter().any(|row| row[14] == "pass"), "the other GPUs with each other");
 
     let serials = read("serials.csv");
@@ -245,7 +245,7 @@ fn a_damaged_run_gives_its_readable_part_and_reports_the_rest() {
     assert!(stderr.contains("run.json:1:"), "{stderr}");
     let empty = tempfile::tempdir().expect("a folder");
     let (_, stderr) = run_program(&["report", text(empty.path()), "--bundle", BAD], 2);
-    assert!(stderr.contains("no run folder"), "{stderr}");
+    assert!(stderr.contains("not a run folder"), "{stderr}");
 }
 
 #[test]

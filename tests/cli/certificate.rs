@@ -264,8 +264,8 @@ fn another_machine_is_identified_by_the_part_that_differs() {
     }
     let (code, untold) = against("GPU-b", "580.65.06", None);
     assert_eq!((code, &untold["untold"]), (Some(0), &json!(["boot"])));
-    let nobody = json!({"format": "fabricgate.node-facts/1"}).to_string();
-    fs::write(folder.path().join("facts.json"), nobody).expect("written");
+    let empty_facts = json!({"format": "fabricgate.node-facts/1"}).to_string();
+    fs::write(folder.path().join("facts.json"), empty_facts).expect("written");
     let args = ["certificate", "verify", "n1.json", "--unsigned", "--against", "facts.json"];
     let (code, stdout, _) = fabricgate(folder.path(), &args);
     assert_eq!(code, Some(4), "{stdout}");

@@ -176,9 +176,9 @@ fn missing_and_unrecognised_sources_are_reported() {
     place.claims(&["topology.yaml"], 0);
     place.claims(&["topology.yaml", "diary.txt"], 4);
     place.claims(&["topology.yaml", "none.yaml"], 4);
-    let nobody = place.run(&["claims", "--from", "nowhere"]);
-    assert_eq!(nobody.status.code(), Some(2));
-    let stderr = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    let unknown_source = place.run(&["claims", "--from", "nowhere"]);
+    assert_eq!(unknown_source.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&unknown_source.stderr).into_owned();
     assert!(stderr.contains("--from nowhere: expected slurm"), "{stderr}");
 }
 

@@ -102,7 +102,7 @@ fn a_folder_that_is_damaged_newer_or_no_run_is_named() {
     let message = refused(newer.path(), "export", &["--to", "map"]);
     assert!(message.contains("run.json") && message.contains("newer fabricgate"), "{message}");
     let empty = tempfile::tempdir().expect("a folder");
-    assert!(refused(empty.path(), "place", &["-k", "1"]).contains("no run folder"));
+    assert!(refused(empty.path(), "place", &["-k", "1"]).contains("not a run folder"));
     let gone = on(Path::new("/no/such/run"), "export", &["--to", "map"]);
     assert_eq!(gone.status.code(), Some(5), "{}", stderr(&gone));
 }

@@ -339,11 +339,11 @@ fn mistakes_are_reported_with_place_and_expected_value() {
             "[metrics]\ntextfile = \"f.txt\"\n",
             "fabricgate.toml:6:12: textfile: \"f.txt\", expected a name",
         ),
-        ("[metrics]\nnodes = 0\n", "fabricgate.toml:6:9: nodes 0, expected 1 to"),
+        ("[metrics]\nnodes = 0\n", "fabricgate.toml:6:9: nodes: 0, expected 1 to"),
         ("[notify]\nwithin_s = 0.0\n", "fabricgate.toml:6:12: within_s: 0, expected 1 to 600"),
         (
             "[[notify.target]]\nname = \"a\"\nkind = \"mail\"\n",
-            "fabricgate.toml:7:8: unknown variant `mail`",
+            "fabricgate.toml:7:8: kind: unknown variant `mail`",
         ),
     ] {
         let folder = site(false, more);

@@ -64,7 +64,7 @@ enum Kill {
 fn run(argv: &[&str]) -> exec::FinishedProcess {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
     let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let (_sender, stop) = tokio::sync::watch::channel(false);
     now(exec::run(&request, stop)).expect("a program")
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Rights of every account of a cluster (`system:basic-user`).
-const ANYBODY: [&str; 3] =
+const BASIC_USER: [&str; 3] =
     ["selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"];
 
 /// Every possible request to this server: group, resource, verb.
@@ -128,7 +128,7 @@ async fn each_account_has_exactly_the_rights_of_the_guide_on_the_server() {
                         here && it
                             && Right { within: within.to_owned(), name: name.to_owned(), ..right }
                                 == asked(name)
-                    }) || verb == "create" && ANYBODY.contains(&resource.as_str());
+                    }) || verb == "create" && BASIC_USER.contains(&resource.as_str());
                     assert_eq!(
                         allowed(&admin, account, &asked(name)).await,
                         may,

@@ -277,8 +277,8 @@ async fn only_the_current_leader_writes() {
     let before = server.node(&node).await["metadata"]["resourceVersion"].clone();
     // The same name in an earlier term is a different holder, too.
     let again = LeaseTerm { holder: "two".to_owned(), ..first.clone() };
-    let nobody = Err("FABRICGATE_TERM: no term".to_owned());
-    for (term, why) in [(Ok(first), "held by two"), (Ok(again), "in term"), (nobody, "no term")] {
+    let no_term = Err("FABRICGATE_TERM: no term".to_owned());
+    for (term, why) in [(Ok(first), "held by two"), (Ok(again), "in term"), (no_term, "no term")] {
         let error = cluster(term).update_nodes(&nodes, &change).await.expect_err("refused");
         assert!(error.message.contains(why), "{error}");
         assert_eq!(server.node(&node).await["metadata"]["resourceVersion"], before);

@@ -190,7 +190,7 @@ fn a_server_that_is_lost_after_the_write_leaves_an_open_entry_that_is_concluded(
 }
 
 #[test]
-fn a_storm_of_conflicts_is_outlasted_and_nobodys_write_is_lost() {
+fn a_storm_of_conflicts_ends_and_no_write_is_lost() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-storm");
     let path = format!("{NODES}/{}", site.node);

@@ -23,7 +23,7 @@ fn capacity(lab: &Lab, arguments: &[&str]) -> (Value, i32) {
     let words = [&binary, "capacity", "--json", "--from", "slurm", "--config", &config];
     let argv = [&words, arguments].concat().into_iter().map(str::to_owned).collect();
     let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let (_sender, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the program");
     let ProcessEnding::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
     let document = serde_json::from_slice(&finished.stdout.bytes).unwrap_or_else(|error| {

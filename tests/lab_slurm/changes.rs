@@ -166,7 +166,7 @@ fn arguments_reach_a_controller_behind_ssh_unchanged() {
 }
 
 #[test]
-fn slurm_itself_lets_a_drain_take_over_anybodys_reason() {
+fn slurm_itself_lets_a_drain_replace_any_reason() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     for way in ways.both() {

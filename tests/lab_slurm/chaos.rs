@@ -182,7 +182,7 @@ impl Recorded {
     fn succeeds(&self, words: &[&str]) -> bool {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
         let limit = Duration::from_secs(60);
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         now(exec::run(&request, stop)).expect("a program").ending.is_success()
     }

@@ -160,7 +160,7 @@ impl Running {
     pub(super) fn signal(&self, signal: &str) {
         let argv = ["kill", signal, &self.pid.to_string()].map(str::to_owned).to_vec();
         let request = ProcessRequest { argv, limit: Duration::from_secs(5), capture: 1 << 10 };
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         assert!(now(exec::run(&request, stop)).expect("kill").ending.is_success());
     }
 
@@ -178,7 +178,7 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
     let thread = thread::spawn(move || {
         let request =
             ProcessRequest { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         let setting = ProcessContext::default();
         let mut seen = |seen: ProcessEvent<'_>| {
             if let ProcessEvent::Started { group } = seen {

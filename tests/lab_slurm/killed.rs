@@ -147,7 +147,7 @@ impl<'l> Killed<'l> {
         let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
         let limit = Duration::from_secs(120);
         let request = ProcessRequest { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         let finished = now(exec::run(&request, stop)).expect("these tests");
         let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
         match finished.ending {

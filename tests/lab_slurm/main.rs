@@ -85,7 +85,7 @@ impl Lab {
     fn finished(&self, words: &[&str]) -> (String, ProcessEnding) {
         let argv = self.argv(words);
         let limit = Duration::from_secs(60);
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let (_sender, stop) = tokio::sync::watch::channel(false);
         let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         let finished = now(exec::run(&request, stop)).expect("the lab's program");
         let text = String::from_utf8(finished.stdout.bytes).expect("text");

@@ -44,7 +44,7 @@ fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
     let argv = [&[&binary, "claims", "--json", "--config", &config], arguments].concat();
     let argv = argv.into_iter().map(str::to_owned).collect();
     let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let (_sender, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the program");
     let ProcessEnding::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
     let text = |bytes| String::from_utf8(bytes).expect("text");

@@ -161,8 +161,8 @@ fn a_missing_program_or_server_is_reported() {
         assert!(error.message.contains("must be installed"), "{error}");
     }
     let address = "unix:/nowhere/slurmrestd".into();
-    let nobody = SlurmrestdScheduler { address, ..ways.rest.clone() };
-    let error = told(&nobody, &["node0001"], &comment("x")).expect_err("no server");
+    let no_server = SlurmrestdScheduler { address, ..ways.rest.clone() };
+    let error = told(&no_server, &["node0001"], &comment("x")).expect_err("no server");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
 

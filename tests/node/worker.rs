@@ -340,7 +340,7 @@ fn a_processs_request_is_forwarded_and_answered() {
     worker.say(&CoordinatorMessage::Run(joint(1, script)));
     // Unsolicited messages.
     worker.say(&answer(1, 7, "early"));
-    worker.say(&answer(99, 0, "to nobody"));
+    worker.say(&answer(99, 0, "unsolicited"));
     for number in [0, 1] {
         let (id, ask) = asked(worker.hear());
         assert_eq!((id, ask.number, ask.within_s), (1, number, 2.5));

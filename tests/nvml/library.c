@@ -179,7 +179,7 @@ struct field {
 int nvmlDeviceGetFieldValues(gpu device, int count, struct field *fields) {
     for (int at = 0; at < count; at++) {
         struct field *field = &fields[at];
-        /* Renumbered between drivers: whoever asks does not know what for. */
+        /* Renumbered between drivers: a caller cannot know the meaning. */
         if (251 <= field->id && field->id <= 273) abort();
         memset(&field->value, 0, sizeof field->value);
         field->result = SUCCESS;

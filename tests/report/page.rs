@@ -265,8 +265,8 @@ fn hostile_names_are_inert_in_the_page_and_in_its_scripts_text() {
     let state = "[typeof owned, document.images.length, document.scripts.length, document.querySelector('#filter input').value].join(' ')";
     assert_eq!(browser.text(state), "undefined 0 2 <script>owned=1</script>");
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
-    let nobody = listener.accept().map(|_| ()).map_err(|e| e.kind());
-    assert_eq!(nobody, Err(ErrorKind::WouldBlock), "the page loaded something");
+    let connection = listener.accept().map(|_| ()).map_err(|e| e.kind());
+    assert_eq!(connection, Err(ErrorKind::WouldBlock), "the page loaded something");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn not_unknown(fault: &Wrong, verdicts: &Verdicts) -> Option<String> {
 fn blamed_for_nothing(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
     let mut wrong = Vec::new();
     let harmful = |fault: &&Wrong| fault.outcome.as_deref() != Some("unknown");
-    let guilty: BTreeSet<&str> = truth
+    let faulty: BTreeSet<&str> = truth
         .wrong
         .iter()
         .filter(harmful)
@@ -216,7 +216,7 @@ fn blamed_for_nothing(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
         .collect();
     for verdict in &verdicts.nodes {
         let node = verdict.node.as_str();
-        if Outcome::Unknown < verdict.outcome && !guilty.contains(node) {
+        if Outcome::Unknown < verdict.outcome && !faulty.contains(node) {
             wrong.push(format!("{node} is {} and healthy: {}", verdict.outcome, verdict.reason));
         }
         if truth.wrong.is_empty() && verdict.outcome != Outcome::Pass {
@@ -354,7 +354,7 @@ fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
     let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
     assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
     assert_eq!(found.locus.kind, LocusKind::Domain);
-    assert!(found.summary.contains("a copy between one node of each settles it"), "{found:?}");
+    assert!(found.summary.contains("a copy between one node of each shows which"), "{found:?}");
     // Either way the nodes work as claimed.
     assert!(verdicts.nodes.iter().all(|node| node.outcome == Outcome::Pass), "{verdicts:?}");
     assert_eq!(verdicts.outcome, Outcome::Unknown);

@@ -167,8 +167,8 @@ fn every_pod_is_closed_to_the_network_except_for_its_needs() {
             for rule in list(&spec["ingress"]) {
                 let from = list(&rule["from"]);
                 assert!(!from.is_empty(), "{place}: from anywhere");
-                let is_anybody = |it: &Value| it.get("namespaceSelector") == Some(&json!({}));
-                assert!(!from.iter().any(is_anybody), "{place}: from every namespace");
+                let is_unrestricted = |it: &Value| it.get("namespaceSelector") == Some(&json!({}));
+                assert!(!from.iter().any(is_unrestricted), "{place}: from every namespace");
             }
             for rule in list(&spec["egress"]) {
                 let ports: Vec<i64> =

@@ -204,7 +204,7 @@ fn without_tool(tool: &str, rest: &str) -> Place {
         &format!(
             "name = \"joint\"\ntitle = \"joint\"\nparser = \"nvbandwidth\"\nargv = [{tool}]\n\
              scope = \"node\"\nstage = 1\ncost_s = 0.1\ntimeout_s = 60\ndisturbs = \"gpus\"\n\
-             [otherwise]\nparser = \"nvbandwidth\"\nargv = [{own:?}, \"{{node}}\"]\n{rest}"
+             [fallback]\nparser = \"nvbandwidth\"\nargv = [{own:?}, \"{{node}}\"]\n{rest}"
         ),
     );
     let config = fs::read_to_string(place.path("fabricgate.toml")).expect("there");
@@ -220,7 +220,7 @@ fn a_missing_tool_is_searched_for_once_and_replaced() {
         let place = without_tool(tool, "");
         let output = place.configured(&["audit"]);
         let message = stderr(&output);
-        assert_eq!(message.matches("measured by fabricgate itself").count(), 1, "{message}");
+        assert_eq!(message.matches("the built-in probe runs instead").count(), 1, "{message}");
         let folder = place.folder();
         let results = lines(&folder, "results.jsonl");
         assert_eq!(results.len(), 6, "{results:#?}");
@@ -269,7 +269,7 @@ fn in_place_of_a_tool_all_nodes_may_run_something_together() {
     let place = joint(LAUNCH, "ask 0 60");
     let script = place.path("joint").display().to_string();
     let rest = format!(
-        "[otherwise]\nparser = \"nvbandwidth\"\nargv = [{script:?}, \"{{node}}\"]\ntogether = true\n"
+        "[fallback]\nparser = \"nvbandwidth\"\nargv = [{script:?}, \"{{node}}\"]\ntogether = true\n"
     );
     // mpirun's message where the tool is missing on a node.
     place.script(
