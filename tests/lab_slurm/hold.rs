@@ -359,7 +359,7 @@ fn holds_of_a_killed_sweep_are_freed_by_the_next() {
     assert_eq!(lab.holds(), "");
     let events = events(&site);
     assert_eq!((count(&events, "holding"), count(&events, "freed")), (2, 2), "{events:?}");
-    assert!(events.iter().all(|it| it["action"]["kind"] != "drain"), "no release: {events:?}");
+    assert!(events.iter().all(|it| it["action"]["kind"] != "drain"), "no drain: {events:?}");
     lab.forget();
 }
 
