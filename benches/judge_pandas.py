@@ -1,6 +1,6 @@
 """Reads recorded nvbandwidth outputs and judges them by rules in pandas.
 
-The reference of ci/bench-beside: a site's own notebook. The rules are the plain
+The reference of ci/bench-compare: a site's own notebook. The rules are the plain
 ones of such scripts: a GPU is low where the median of its row
 or of its column, over all partners, is more than 2.8 % below the median of its
 domain; a host copy where it is 12 % below that of the fleet. No second

@@ -270,7 +270,7 @@ mod tests {
             ("{node}", "{port}", "p.toml:12:19: fallback.argv \"{port}\": {port} is not available"),
             ("{node}", "{rail}", "p.toml:12:19: fallback.argv \"{rail}\": {rail} is not available"),
             ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: fallback.argv: expected at least"),
-            ("\"pair\"", "\"rail\"", "p.toml:13:12: on_all_nodes: nodes take part in"),
+            ("\"pair\"", "\"rail\"", "p.toml:13:16: on_all_nodes: nodes take part in"),
             ("\"fabricgate-tcp\"", "\"tpc\"", "p.toml:11:10: unknown variant"),
             ("on_all_nodes = true", "to = true", "p.toml:13:1: unknown field"),
             (

@@ -34,9 +34,9 @@ const MOST_READINGS: f64 = 5.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClosedFormOdds {
     /// GPUs blamed falsely per year.
-    pub convicted_gpus: f64,
+    pub blamed_gpus: f64,
     /// Pairs of GPUs blamed falsely per year, or one of their ends instead.
-    pub convicted_pairs: f64,
+    pub blamed_pairs: f64,
     /// Pairs suspected per sweep, before the second measurement.
     pub suspected_pairs: f64,
 }
@@ -62,8 +62,8 @@ impl ClosedFormOdds {
         // Either the same pair is low again, or one of its ends is low with other partners.
         let again = 2.0 * (three + more) + 4.0 * repeated_end_chance(sigma);
         Self {
-            convicted_gpus: SWEEPS * ends * low_chances[0] * low_chances[1],
-            convicted_pairs: SWEEPS * suspected_pairs * again,
+            blamed_gpus: SWEEPS * ends * low_chances[0] * low_chances[1],
+            blamed_pairs: SWEEPS * suspected_pairs * again,
             suspected_pairs,
         }
     }
@@ -106,8 +106,8 @@ mod tests {
     fn more_noise_makes_more_false_blames() {
         let odds = [0.001, 0.003, 0.01, 0.02, 0.03].map(ClosedFormOdds::from_sigma);
         for two in odds.windows(2) {
-            assert!(two[0].convicted_gpus < two[1].convicted_gpus * (1.0 + 1e-9), "{two:?}");
-            assert!(two[0].convicted_pairs < two[1].convicted_pairs, "{two:?}");
+            assert!(two[0].blamed_gpus < two[1].blamed_gpus * (1.0 + 1e-9), "{two:?}");
+            assert!(two[0].blamed_pairs < two[1].blamed_pairs, "{two:?}");
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
     fn false_blames_stay_within_the_target() {
         for sigma in [0.001, 0.003, 0.01] {
             let odds = ClosedFormOdds::from_sigma(sigma);
-            assert!(odds.convicted_gpus + odds.convicted_pairs < 1e-6, "{sigma}: {odds:?}");
+            assert!(odds.blamed_gpus + odds.blamed_pairs < 1e-6, "{sigma}: {odds:?}");
         }
     }
 

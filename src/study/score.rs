@@ -89,10 +89,10 @@ impl StudyTally {
             sweeps: 1,
             faults: faulty.len() as u64,
             found: blamed.found.len() as u64,
-            false_blames: blamed.innocent,
-            false_sweeps: u64::from(0 < blamed.innocent),
-            false_suspicions: before.innocent,
-            false_confirmed: confirmed.innocent,
+            false_blames: blamed.healthy_parts,
+            false_sweeps: u64::from(0 < blamed.healthy_parts),
+            false_suspicions: before.healthy_parts,
+            false_confirmed: confirmed.healthy_parts,
             ..Self::default()
         };
         for unit in faulty.difference(&blamed.found) {
@@ -123,7 +123,7 @@ fn node_of(world: StudyWorld, fabric: &SimFabric, unit: usize) -> usize {
 struct StudyBlame {
     found: BTreeSet<usize>,
     in_pair: BTreeSet<usize>,
-    innocent: u64,
+    healthy_parts: u64,
 }
 
 impl StudyBlame {
@@ -154,7 +154,7 @@ impl StudyBlame {
                 healthy.insert(locus.to_string().replace(" tx", "").replace(" rx", ""));
             }
         }
-        blamed.innocent = healthy.len() as u64;
+        blamed.healthy_parts = healthy.len() as u64;
         blamed
     }
 }

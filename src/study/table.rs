@@ -143,8 +143,8 @@ fn odds_table(points: &[StudyPoint]) -> Table {
         let odds = ClosedFormOdds::from_sigma(sigma);
         table.add_row(vec![
             format_percent(sigma),
-            format!("{:.1e}", odds.convicted_gpus),
-            format!("{:.1e}", odds.convicted_pairs),
+            format!("{:.1e}", odds.blamed_gpus),
+            format!("{:.1e}", odds.blamed_pairs),
             format!("{:.1e}", odds.suspected_pairs),
         ]);
     }

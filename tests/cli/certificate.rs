@@ -195,9 +195,9 @@ fn an_edited_certificate_does_not_fit_its_signature_and_an_unsigned_one_is_repor
     assert_eq!(bare(changed(|_| {}).path()), Some(4), "signed, and no key is given");
     let edited = changed(|it| it["minima"][0]["value"] = json!(999.9));
     assert_eq!(bare(edited.path()), Some(4), "edited, and no key is given");
-    let stranger = tempfile::tempdir().expect("a folder");
-    fabricgate(stranger.path(), &["certificate", "keygen", "other"]);
-    let other = stranger.path().join("other.pub").display().to_string();
+    let other_site = tempfile::tempdir().expect("a folder");
+    fabricgate(other_site.path(), &["certificate", "keygen", "other"]);
+    let other = other_site.path().join("other.pub").display().to_string();
     let args = ["certificate", "verify", "n1.json", "--key", &other];
     let (code, stdout, _) = fabricgate(changed(|_| {}).path(), &args);
     assert_eq!(code, Some(4), "{stdout}");

@@ -202,9 +202,9 @@ fn a_shell_passes_ray_one_json_text_with_a_unique_rank() {
     assert_eq!(nodes["node0002"]["nvlink_domain_block01"], 1);
     // It is claimed for block01 and was measured to be elsewhere.
     assert!(nodes["node0006"].get("nvlink_domain_block01").is_none());
-    let stranger =
+    let unrelated =
         Command::new("sh").arg(dir.path().join("ray-start.sh")).env("NODE", "x").assert();
-    stranger.failure();
+    unrelated.failure();
 }
 
 #[test]

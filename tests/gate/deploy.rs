@@ -51,7 +51,7 @@ fn every_manifest_is_in_an_overlay_or_belongs_to_another_product() {
     for path in files("yaml") {
         let documents = documents(&path);
         assert!(!documents.is_empty(), "{}", path.display());
-        if path.ends_with("kustomization.yaml") || path.starts_with(deploy().join("neighbours")) {
+        if path.ends_with("kustomization.yaml") || path.starts_with(deploy().join("integrations")) {
             continue;
         }
         for document in documents {
@@ -414,7 +414,7 @@ fn the_names_in_the_policy_are_the_programs() {
     assert!(policy.contains(&format!("c.type == '{}'", kubernetes_node::CONDITION)));
     let account = "system:serviceaccount:fabricgate:fabricgate-gate";
     assert!(policy.contains(account));
-    let neighbours = deploy().join("neighbours");
+    let neighbours = deploy().join("integrations");
     let rule = documents(&neighbours.join("node-readiness-rule.yaml")).remove(0);
     assert_eq!(rule["spec"]["conditions"][0]["type"], kubernetes_node::CONDITION);
     let check = documents(&neighbours.join("node-health-check.yaml")).remove(0);

@@ -6,7 +6,7 @@ use node::probes::copy::task::{CopyTask, CrossNodePairs};
 use node::probes::protocol::ProbeMessage;
 
 use crate::stub::{Library, Machine};
-use crate::talking::{Said, Talker, talk};
+use crate::talking::{ProbeOutput, Talker, talk};
 
 const WRITE: &str = "multinode_device_to_device_memcpy_write_ce";
 const READ: &str = "multinode_device_to_device_memcpy_read_ce";
@@ -33,7 +33,7 @@ fn task(node: &str, across: CrossNodePairs, tests: &[&str]) -> CopyTask {
 }
 
 /// Measures on these machines, named n0, n1 and so on.
-fn measure(across: CrossNodePairs, tests: &[&str], machines: Vec<Machine>) -> Vec<Said> {
+fn measure(across: CrossNodePairs, tests: &[&str], machines: Vec<Machine>) -> Vec<ProbeOutput> {
     let talkers: Vec<Talker> = (0..)
         .zip(machines)
         .map(|(at, machine): (u32, Machine)| {
@@ -96,7 +96,7 @@ fn lanes_are_measured_both_ways_concurrently_and_a_slow_one_delays_no_other() {
         &[BISECT],
         vec![node("n0", 2), node("n1", 2).with("pair 1 n0:1 = 0.01")],
     );
-    assert!(outcome.iter().all(Said::is_whole), "{outcome:?}");
+    assert!(outcome.iter().all(ProbeOutput::is_whole), "{outcome:?}");
     assert!(is_near(outcome[0].value(BISECT, "0->2", "0"), 1.0));
     assert!(is_near(outcome[0].value(BISECT, "1->3", "0"), 1.0));
     assert!(is_near(outcome[1].value(BISECT, "2->0", "0"), 1.0));
@@ -231,7 +231,7 @@ fn memory_is_imported_once_and_given_back_before_its_owner_releases_it() {
     let calls = folder.path().join("calls");
     let noted = |name| node(name, 2).with(&format!("calls = {}", calls.display()));
     let outcome = measure(CrossNodePairs::All, &[WRITE, READ], vec![noted("n0"), noted("n1")]);
-    assert!(outcome.iter().all(Said::is_whole), "{outcome:?}");
+    assert!(outcome.iter().all(ProbeOutput::is_whole), "{outcome:?}");
     let text = std::fs::read_to_string(&calls).expect("calls");
     let calls: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
     let count = |call: &str| calls.iter().filter(|(_, it)| *it == call).count();
@@ -261,7 +261,7 @@ fn one_node_alone_measures_its_own_pairs() {
     assert_eq!(outcome[0].classes(), ["no-counterpart"]);
 }
 
-fn explore(machines: Vec<Machine>) -> Vec<Said> {
+fn explore(machines: Vec<Machine>) -> Vec<ProbeOutput> {
     let task = r#"{"cuda":"{cuda}","root":"{root}","node":"n0","bytes":2097152}"#;
     let talkers: Vec<Talker> = machines
         .into_iter()

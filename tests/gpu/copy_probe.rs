@@ -15,7 +15,7 @@ use crate::stub::{Library, Machine};
 
 /// Output of a probe, and its progress messages.
 #[derive(Debug)]
-struct Said {
+struct ProbeOutput {
     lines: Vec<ProbeMessage>,
     progress: String,
 }
@@ -35,23 +35,23 @@ fn task(tests: &[&str]) -> CopyTask {
     }
 }
 
-fn measured(machine: &Machine, task: CopyTask) -> Said {
+fn measured(machine: &Machine, task: CopyTask) -> ProbeOutput {
     let folder = tempfile::tempdir().expect("a folder");
     let library = machine.driver(folder.path(), Library::Cuda);
     outcome_of(&CopyTask { cuda: Some(library), ..task })
 }
 
-fn outcome_of(task: &CopyTask) -> Said {
+fn outcome_of(task: &CopyTask) -> ProbeOutput {
     let (mut out, mut progress) = (Vec::new(), Vec::new());
     let mut input: &[u8] = b"";
     let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
     copy::measure(task, &mut mouth).expect("the receiver exists");
     let text = String::from_utf8(out).expect("text");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
-    Said { lines, progress: String::from_utf8(progress).expect("text") }
+    ProbeOutput { lines, progress: String::from_utf8(progress).expect("text") }
 }
 
-impl Said {
+impl ProbeOutput {
     /// The numbers of a test by row and column, one per reading.
     fn cells(&self, test: &str) -> BTreeMap<(String, String), Vec<f64>> {
         let mut cells: BTreeMap<_, Vec<f64>> = BTreeMap::new();

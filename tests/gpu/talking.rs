@@ -30,14 +30,14 @@ pub(crate) struct Talker {
 
 /// Output of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct ProbeOutput {
     pub(crate) lines: Vec<ProbeMessage>,
     /// Its progress messages.
     pub(crate) progress: String,
     pub(crate) code: Option<i32>,
 }
 
-impl Said {
+impl ProbeOutput {
     /// The number of a cell, in its first reading.
     pub(crate) fn value(&self, testcase: &str, row: &str, col: &str) -> Option<f64> {
         self.cells(testcase)
@@ -82,7 +82,7 @@ impl Said {
 struct Running {
     child: Child,
     input: Option<ChildStdin>,
-    said: Said,
+    said: ProbeOutput,
     progress: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -96,7 +96,7 @@ impl Drop for Running {
 }
 
 /// Runs all of them until they end, with a board between them.
-pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
+pub(crate) fn talk(talkers: &[Talker]) -> Vec<ProbeOutput> {
     let (send_line, lines) = mpsc::channel();
     let mut running: Vec<Running> =
         (0..).zip(talkers).map(|(at, talker)| start(at, talker, send_line.clone())).collect();
@@ -196,5 +196,5 @@ fn start(at: usize, talker: &Talker, send_line: mpsc::Sender<(usize, Option<Stri
         let _ = send_line.send((at, None));
     });
     let input = child.stdin.take();
-    Running { child, input, said: Said::default(), progress, _folder: folder }
+    Running { child, input, said: ProbeOutput::default(), progress, _folder: folder }
 }

@@ -13,13 +13,13 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::daemons::{Daemons, Kept};
-use super::proxy::{Call, Proxy, Weather as Sky};
+use super::proxy::{Call, InjectedFault as ProxyFault, Proxy};
 use super::storm::episode::Episode;
 use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::log::Log;
 use super::storm::model::{By, DRAIN, Entry, Fields, Order, What};
-use super::storm::world::{Domains, Forecast, Weather, World};
+use super::storm::world::{Domains, FaultPlan, InjectedFault, World};
 use super::turns::{Admin, now};
 use super::{lab, storm};
 
@@ -149,7 +149,7 @@ fn patch(node: &Value, edit: &Edit) -> Value {
 struct State {
     log: Log,
     victims: BTreeMap<u32, Victim>,
-    forecast: Forecast,
+    fault_plan: FaultPlan,
     /// Copies of the store, oldest first.
     copies: Vec<PathBuf>,
 }
@@ -244,75 +244,85 @@ impl Shared {
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let mut state = self.state();
         state.log.read(1, BTreeMap::from([(name.clone(), fields(&node))]));
-        state.log.told(1, vec![name], order, journal, evidence);
+        state.log.record_sent(1, vec![name], order, journal, evidence);
         true
     }
 
     /// The fate of a request.
-    fn rule(&self, call: &Call) -> Sky {
-        let weather = self.state().forecast.next();
-        let weather = match weather {
-            Some(late @ (Weather::Late(_) | Weather::HandAfter(..))) if call.method != "PATCH" => {
-                self.state().forecast.postpone(late);
+    fn rule(&self, call: &Call) -> ProxyFault {
+        let fault = self.state().fault_plan.next();
+        let fault = match fault {
+            Some(late @ (InjectedFault::Late(_) | InjectedFault::HandAfter(..)))
+                if call.method != "PATCH" =>
+            {
+                self.state().fault_plan.postpone(late);
                 None
             }
-            weather => weather,
+            fault => fault,
         };
         let is_heard = !matches!(
-            weather,
+            fault,
             Some(
-                Weather::KillBefore
-                    | Weather::Late(_)
-                    | Weather::Lost
-                    | Weather::Refused
-                    | Weather::Hand(..)
+                InjectedFault::KillBefore
+                    | InjectedFault::Late(_)
+                    | InjectedFault::Lost
+                    | InjectedFault::Refused
+                    | InjectedFault::Hand(..)
             )
         );
         if call.method == "PATCH" && is_heard && !self.note(call) {
-            return Sky::Lost;
+            return ProxyFault::Lost;
         }
         let own = self.clone();
-        match weather {
-            None => Sky::Fine,
-            Some(Weather::KillBefore) => {
+        match fault {
+            None => ProxyFault::Fine,
+            Some(InjectedFault::KillBefore) => {
                 self.kill();
-                Sky::Lost
+                ProxyFault::Lost
             }
-            Some(Weather::Orphan) => {
+            Some(InjectedFault::Orphan) => {
                 self.kill();
-                Sky::Fine
+                ProxyFault::Fine
             }
-            Some(Weather::Late(time)) => {
+            Some(InjectedFault::Late(time)) => {
                 self.kill();
                 let call = call.clone();
-                Sky::Late(time, Box::new(move || own.note(&call)))
+                ProxyFault::Late(time, Box::new(move || own.note(&call)))
             }
-            Some(Weather::HandAfter(time, edit)) => match node_of(call) {
-                Some(name) => Sky::FineThen(Box::new(move || {
+            Some(InjectedFault::HandAfter(time, edit)) => match node_of(call) {
+                Some(name) => ProxyFault::FineThen(Box::new(move || {
                     std::thread::sleep(time);
                     own.by_hand(&name, &edit);
                 })),
-                None => Sky::Fine,
+                None => ProxyFault::Fine,
             },
-            Some(Weather::KillAfter) => Sky::LostAnswerThen(Box::new(move || own.kill())),
-            Some(Weather::Lost) => Sky::Lost,
-            Some(Weather::LostAnswer | Weather::RefusedAfter | Weather::Torn) => Sky::LostAnswer,
-            Some(Weather::Refused) => Sky::Answer(500, Vec::new()),
-            Some(Weather::Slow(time)) => Sky::Slow(time),
-            Some(Weather::Hand(name, edit)) => {
+            Some(InjectedFault::KillAfter) => {
+                ProxyFault::LostAnswerThen(Box::new(move || own.kill()))
+            }
+            Some(InjectedFault::Lost) => ProxyFault::Lost,
+            Some(InjectedFault::LostAnswer | InjectedFault::RefusedAfter | InjectedFault::Torn) => {
+                ProxyFault::LostAnswer
+            }
+            Some(InjectedFault::Refused) => ProxyFault::Answer(500, Vec::new()),
+            Some(InjectedFault::Slow(time)) => ProxyFault::Slow(time),
+            Some(InjectedFault::Hand(name, edit)) => {
                 // The request now meets the node as that person left it.
                 let is_done = self.by_hand(&name, &edit);
                 let is_patch = call.method == "PATCH";
-                if !is_done || is_patch && !self.note(call) { Sky::Lost } else { Sky::Fine }
+                if !is_done || is_patch && !self.note(call) {
+                    ProxyFault::Lost
+                } else {
+                    ProxyFault::Fine
+                }
             }
-            Some(Weather::Crash(away, forgets)) => {
+            Some(InjectedFault::Crash(away, forgets)) => {
                 // The dice decide between the two as well.
                 let at = usize::from(forgets.as_millis() % 2 == 1);
-                Sky::LostAnswerThen(Box::new(move || own.daemons.crash(at, away)))
+                ProxyFault::LostAnswerThen(Box::new(move || own.daemons.crash(at, away)))
             }
-            Some(Weather::Hang(time)) => {
+            Some(InjectedFault::Hang(time)) => {
                 self.daemons.hang(usize::from(time.as_millis() % 2 == 1), time);
-                Sky::Fine
+                ProxyFault::Fine
             }
         }
     }
@@ -345,7 +355,7 @@ impl Cluster {
         let state = State {
             log: Log::of(begin.clone()),
             victims: BTreeMap::new(),
-            forecast: Forecast::default(),
+            fault_plan: FaultPlan::default(),
             copies: Vec::new(),
         };
         let kept = Daemons::kept(lab);
@@ -356,7 +366,7 @@ impl Cluster {
         let shared = Shared { state, order, kubeconfig: kubeconfig.clone(), site, names, daemons };
         let proxy = Proxy::to(&kubeconfig, folder);
         let own = shared.clone();
-        proxy.weather(move |call| own.rule(call));
+        proxy.inject(move |call| own.rule(call));
         Self { shared, begin, proxy, folder: folder.to_owned(), kept }
     }
 }
@@ -395,13 +405,13 @@ impl World for Cluster {
         )
     }
 
-    fn expect(&self, weather: BTreeMap<usize, Weather>) {
+    fn expect(&self, fault: BTreeMap<usize, InjectedFault>) {
         self.proxy.quiet();
-        self.shared.state().forecast = Forecast::of(weather);
+        self.shared.state().fault_plan = FaultPlan::of(fault);
     }
 
     fn met(&self) -> Vec<String> {
-        self.shared.state().forecast.met.clone()
+        self.shared.state().fault_plan.met.clone()
     }
 
     fn questions(&self) -> usize {

@@ -110,7 +110,7 @@ async fn a_real_server_reports_exactly_its_content() {
     others_are_as_filled(&reports);
 
     // A user without rights, one with nodes only, and an unknown one.
-    for (user, words) in [("stranger", "nodes is forbidden"), ("expired", "expired token?")] {
+    for (user, words) in [("unprivileged", "nodes is forbidden"), ("expired", "expired token?")] {
         let reports = fetch_claims(&lab.asks_as(user)).await;
         assert_eq!(reports[0].problems.len(), 1, "{user}: {:?}", reports[0].problems);
         assert_eq!(reports[0].problems[0].kind, Denied, "{user}");
@@ -164,7 +164,7 @@ fn the_program_reports_the_same(lab: &Lab) {
     assert!(matches!(output.code, Some(0 | 3 | 4)), "{output:?}");
     assert!(output.stdout.contains("\"scheme\": \"clique\""), "{output:?}");
     assert!(output.stdout.contains("\"kind\": \"kubernetes-nodes\""), "{output:?}");
-    let output = asked_as("stranger");
+    let output = asked_as("unprivileged");
     output.expect(5);
     assert!(output.stdout.contains("\"kind\": \"denied\""), "{output:?}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::lab::{Lab, Nodes, Server, Simulated, Told, clique, fabricgate, lab};
+use super::lab::{Lab, Nodes, ProgramOutput, Server, Simulated, clique, fabricgate, lab};
 
 const UNVERIFIED: &str = "fabricgate.io/unverified";
 const DEGRADED: &str = "fabricgate.io/degraded";
@@ -79,7 +79,7 @@ pub(super) async fn site_with(lab: &Lab, count: usize, more: &Value, policy: &st
 }
 
 impl Site {
-    pub(super) fn run(&self, words: &[&str]) -> Told {
+    pub(super) fn run(&self, words: &[&str]) -> ProgramOutput {
         let words = [words, &["--config", "fabricgate.toml", "--no-progress"]].concat();
         fabricgate(self.folder.path(), &words)
     }

@@ -17,9 +17,9 @@ use node::exec;
 use node::exec::ProcessRequest;
 use serde_json::Value;
 
-use super::proxy::{Call, Proxy, Weather};
+use super::proxy::{Call, InjectedFault, Proxy};
 use super::turns::{
-    Admin, action, drained, drained_before, foreign, laboratory, now, own, plan, said, through,
+    Admin, action, content, drained, drained_before, foreign, laboratory, now, own, plan, through,
     turn,
 };
 
@@ -110,17 +110,19 @@ impl Killed {
             let pid = pid.expect("a pid");
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
         };
-        self.proxy.weather(move |call| match kill {
+        self.proxy.inject(move |call| match kill {
             Kill::Before(at) if at == call.number => {
                 end();
-                Weather::Lost
+                InjectedFault::Lost
             }
             Kill::Orphan(at) if at == call.number => {
                 end();
-                Weather::Fine
+                InjectedFault::Fine
             }
-            Kill::After(at) if at == call.number => Weather::LostAnswerThen(Box::new(end.clone())),
-            _ => Weather::Fine,
+            Kill::After(at) if at == call.number => {
+                InjectedFault::LostAnswerThen(Box::new(end.clone()))
+            }
+            _ => InjectedFault::Fine,
         });
         let this = exec::self_exe::current_executable().expect("a program").display().to_string();
         let folder = format!("{CHILD}={}", self.folder.path().display());
@@ -145,7 +147,7 @@ fn accounted(killed: &Killed, before: &BTreeMap<String, Value>, kill: Kill) {
     for (name, node) in killed.nodes() {
         assert_eq!(foreign(&node), foreign(&before[&name]), "{kill:?}: {name}");
         let _whole = drained(&node);
-        let is_same = said(&node) == said(&before[&name]);
+        let is_same = content(&node) == content(&before[&name]);
         let is_open = ledger.open_intents.iter().any(|open| open.action.node.as_str() == name);
         let is_said = ledger.marks.get(&name.as_str().into()).is_some_and(|it| it.run == "r1");
         assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node}: {ledger:?}");
@@ -159,11 +161,11 @@ fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
     let before = killed.nodes();
     let [bad, worse, good, better, other] = &killed.names[..] else { panic!("five nodes") };
     let (ended, calls) = killed.turn(kill);
-    let mut received = killed.proxy.heard();
+    let mut received = killed.proxy.received();
     accounted(&killed, &before, kill);
     let (ended_now, _) = killed.turn(Kill::Never);
     assert!(ended_now, "{kill:?}");
-    received.extend(killed.proxy.heard());
+    received.extend(killed.proxy.received());
     accounted(&killed, &before, kill);
 
     let (after, ledger) = (killed.nodes(), killed.ledger());
@@ -179,7 +181,7 @@ fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
         assert_eq!(drains, 1, "{kill:?}: {name} got {drains} drains");
     }
     assert_eq!(drained(&after[better]), None, "{kill:?}");
-    assert_eq!(said(&after[other]), said(&before[other]), "{kill:?}");
+    assert_eq!(content(&after[other]), content(&before[other]), "{kill:?}");
     let certified = &after[good]["metadata"]["labels"]["fabricgate.io/verdict"];
     assert_eq!(certified, "pass", "{kill:?}: {}", after[good]);
 
@@ -191,7 +193,7 @@ fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
     assert!(written.is_empty(), "{kill:?}: {written:?}");
     assert_eq!(killed.ledger().lines, lines + 1, "{kill:?}");
     for (name, node) in killed.nodes() {
-        assert_eq!(said(&node), said(&after[&name]), "{kill:?}: {name}");
+        assert_eq!(content(&node), content(&after[&name]), "{kill:?}: {name}");
         now(killed.admin.delete(&format!("/api/v1/nodes/{name}")));
     }
     (!ended, calls.len())

@@ -85,27 +85,31 @@ pub(super) fn binary() -> String {
 
 /// Result of the program.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ProgramOutput {
     pub(super) code: Option<i32>,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-impl Told {
+impl ProgramOutput {
     /// Fails with its output if it ended with another code.
-    pub(super) fn expect(&self, code: i32) -> &Told {
+    pub(super) fn expect(&self, code: i32) -> &ProgramOutput {
         assert_eq!(self.code, Some(code), "{}\n{}", self.stdout, self.stderr);
         self
     }
 }
 
 /// Runs the program in a folder. It knows a cluster only by its arguments and files.
-pub(super) fn fabricgate(folder: &Path, words: &[&str]) -> Told {
+pub(super) fn fabricgate(folder: &Path, words: &[&str]) -> ProgramOutput {
     let mut command = command(&binary());
     command.args(words).current_dir(folder).env_remove("KUBECONFIG").env("HOME", folder);
     let ended = command.stdin(Stdio::null()).output().expect("the program");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    Told { code: ended.status.code(), stdout: text(ended.stdout), stderr: text(ended.stderr) }
+    ProgramOutput {
+        code: ended.status.code(),
+        stdout: text(ended.stdout),
+        stderr: text(ended.stderr),
+    }
 }
 
 /// Waits until `look` returns a value; at the time limit it fails with the last observation.
@@ -132,7 +136,7 @@ pub(super) async fn wait_within<T>(
 }
 
 impl Lab {
-    /// The kubeconfig of `admin`, `gate`, `stranger` or `expired`.
+    /// The kubeconfig of `admin`, `gate`, `unprivileged` or `expired`.
     pub(super) fn kubeconfig(&self, user: &str) -> PathBuf {
         self.folder.join(format!("{user}.kubeconfig"))
     }

@@ -66,7 +66,7 @@ async fn a_condition_that_arrives_after_a_later_one_is_refused() {
     let nodes = [NodeName::from(name)];
     // The first gate's request is kept, as if it were still in flight.
     gate.update_nodes(&nodes, &certify("the first")).await.expect("written");
-    let calls = proxy.heard();
+    let calls = proxy.received();
     let first = calls.iter().find(|call| call.is_status()).expect("one");
     let late: Value = serde_json::from_str(&first.body).expect("JSON");
     gate.update_nodes(&nodes, &certify("the second")).await.expect("written");

@@ -18,8 +18,10 @@ use model::source_report::SourceProblemKind;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::lab;
-use super::proxy::{Proxy, Weather};
-use super::turns::{Admin, action, drained, foreign, now, own, plan, results, said, through, turn};
+use super::proxy::{InjectedFault, Proxy};
+use super::turns::{
+    Admin, action, content, drained, foreign, now, own, plan, results, through, turn,
+};
 
 /// The server's process, which can be stopped and restarted.
 #[derive(Clone)]
@@ -101,11 +103,11 @@ fn drain(
     met: impl Fn() + Send + 'static,
 ) -> ActionResult {
     let is_over = Arc::new(AtomicBool::new(false));
-    proxy.weather(move |call| {
+    proxy.inject(move |call| {
         if call.is_patch() && !is_over.swap(true, Ordering::Relaxed) {
             met();
         }
-        Weather::Fine
+        InjectedFault::Fine
     });
     let records = turn(state, gate, &plan(vec![action(ActionKind::Drain, node)]));
     assert_eq!(records.len(), 1, "{records:?}");
@@ -147,7 +149,7 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
         let seen = now(admin.node(name));
         assert_eq!(foreign(&seen), foreign(&before), "{name}");
         let was_drained = drained(&seen);
-        assert!(was_drained.is_some() || said(&seen) == said(&before), "{name}: {seen}");
+        assert!(was_drained.is_some() || content(&seen) == content(&before), "{name}: {seen}");
 
         let again = plan(vec![action(ActionKind::Drain, name)]);
         turn(&state, &plain, &again);
@@ -160,7 +162,7 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
         assert!(was_drained.is_none_or(|was| was == written), "{name}: drained twice");
         assert_eq!(foreign(&node), foreign(&before), "{name}");
         turn(&state, &plain, &again);
-        assert_eq!(said(&now(admin.node(name))), said(&node), "{name}");
+        assert_eq!(content(&now(admin.node(name))), content(&node), "{name}");
         now(admin.delete(&format!("/api/v1/nodes/{name}")));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::lab::{Lab, Nodes, Server, Simulated, Told, binary, fabricgate, lab, wait_for};
+use super::lab::{Lab, Nodes, ProgramOutput, Server, Simulated, binary, fabricgate, lab, wait_for};
 
 /// A rack, a namespace for pods, a configuration, and the simulated hardware.
 struct Site {
@@ -77,7 +77,7 @@ impl Site {
         std::fs::write(self.folder.path().join("fabricgate.toml"), config).expect("written");
     }
 
-    fn run(&self, words: &[&str]) -> Told {
+    fn run(&self, words: &[&str]) -> ProgramOutput {
         let words = [&["--config", "fabricgate.toml", "--no-progress"], words].concat();
         fabricgate(self.folder.path(), &words)
     }
@@ -134,7 +134,7 @@ impl Site {
     }
 }
 
-fn verdict(output: &Told) -> (String, Vec<String>) {
+fn verdict(output: &ProgramOutput) -> (String, Vec<String>) {
     let document: Value = serde_json::from_str(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}\n{}", output.stdout, output.stderr));
     let verdicts = &document["verdicts"];
@@ -355,7 +355,13 @@ async fn workers_without_a_coordinator_end_and_their_pods_are_found() {
 
 /// The result of `node attach`, with this input.
 #[expect(clippy::disallowed_methods, reason = "a test is not part of the program")]
-fn attach(kubeconfig: &Path, namespace: &str, pod: &str, words: &[&str], input: &[u8]) -> Told {
+fn attach(
+    kubeconfig: &Path,
+    namespace: &str,
+    pod: &str,
+    words: &[&str],
+    input: &[u8],
+) -> ProgramOutput {
     let mut command = Command::new(binary());
     command.args(["node", "attach", "--namespace", namespace, "--pod", pod, "--container", "main"]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--").args(words);
@@ -373,7 +379,7 @@ fn attach(kubeconfig: &Path, namespace: &str, pod: &str, words: &[&str], input: 
     child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
     let code = child.wait().expect("it ends").code();
     writing.join().expect("written");
-    Told { code, stdout, stderr }
+    ProgramOutput { code, stdout, stderr }
 }
 
 #[tokio::test]
@@ -403,7 +409,7 @@ async fn a_failed_start_in_a_pod_is_reported_in_one_sentence() {
     let Some(lab) = lab() else { return };
     let mut site = site(&lab, 1, &json!({})).await;
     site.foreign_pod("p", &site.names[0], 0, &json!({})).await;
-    let (admin, stranger) = (lab.kubeconfig("admin"), lab.kubeconfig("stranger"));
+    let (admin, unprivileged) = (lab.kubeconfig("admin"), lab.kubeconfig("unprivileged"));
     let namespace = site.namespace.clone();
     let failure = |kubeconfig: &Path, pod: &str, words: &[&str]| {
         let output = attach(kubeconfig, &namespace, pod, words, b"");
@@ -411,7 +417,7 @@ async fn a_failed_start_in_a_pod_is_reported_in_one_sentence() {
         assert_eq!(output.stderr.trim().lines().count(), 1, "{}", output.stderr);
         output.stderr
     };
-    assert!(failure(&stranger, "p", &["true"]).contains("403"));
+    assert!(failure(&unprivileged, "p", &["true"]).contains("403"));
     assert!(failure(&lab.kubeconfig("expired"), "p", &["true"]).contains("401"));
     assert!(failure(&admin, "q", &["true"]).contains("it is gone"));
     // The runtime reports the failed start, with a shell's code or with none.

@@ -47,7 +47,7 @@ impl Call {
 }
 
 /// The fate of one request.
-pub(super) enum Weather {
+pub(super) enum InjectedFault {
     /// It is answered.
     Fine,
     /// It is answered after that time.
@@ -68,7 +68,7 @@ pub(super) enum Weather {
     Answer(u16, Vec<(&'static str, &'static str)>),
 }
 
-type Rule = Box<dyn FnMut(&Call) -> Weather + Send>;
+type Rule = Box<dyn FnMut(&Call) -> InjectedFault + Send>;
 
 struct Sky {
     server: String,
@@ -76,7 +76,7 @@ struct Sky {
     rule: Mutex<Rule>,
     /// All requests, and those that the server received.
     asked: Mutex<Vec<Call>>,
-    heard: Mutex<Vec<Call>>,
+    received: Mutex<Vec<Call>>,
     /// Received and answered.
     over: Mutex<usize>,
     /// In flight, without a client that waits.
@@ -108,9 +108,9 @@ impl Proxy {
         let sky = Arc::new(Sky {
             server: field(&text, "server"),
             client,
-            rule: Mutex::new(Box::new(|_| Weather::Fine)),
+            rule: Mutex::new(Box::new(|_| InjectedFault::Fine)),
             asked: Mutex::default(),
-            heard: Mutex::default(),
+            received: Mutex::default(),
             over: Mutex::default(),
             late: Mutex::default(),
         });
@@ -145,10 +145,10 @@ impl Proxy {
     }
 
     /// The rule from now on; earlier requests are forgotten.
-    pub(super) fn weather(&self, rule: impl FnMut(&Call) -> Weather + Send + 'static) {
+    pub(super) fn inject(&self, rule: impl FnMut(&Call) -> InjectedFault + Send + 'static) {
         *self.sky.rule.lock().expect("no thread panicked") = Box::new(rule);
         self.sky.asked.lock().expect("no thread panicked").clear();
-        self.sky.heard.lock().expect("no thread panicked").clear();
+        self.sky.received.lock().expect("no thread panicked").clear();
         *self.sky.over.lock().expect("no thread panicked") = 0;
     }
 
@@ -158,8 +158,8 @@ impl Proxy {
     }
 
     /// Those of them that the server received.
-    pub(super) fn heard(&self) -> Vec<Call> {
-        self.sky.heard.lock().expect("no thread panicked").clone()
+    pub(super) fn received(&self) -> Vec<Call> {
+        self.sky.received.lock().expect("no thread panicked").clone()
     }
 
     /// True if a request is in flight whose client is gone.
@@ -170,7 +170,7 @@ impl Proxy {
     /// Waits until only late requests are in flight.
     pub(super) fn quiet(&self) {
         for _ in 0..600 {
-            let forwarded = self.sky.heard.lock().expect("no thread panicked").len();
+            let forwarded = self.sky.received.lock().expect("no thread panicked").len();
             if forwarded == *self.sky.over.lock().expect("no thread panicked") {
                 return;
             }
@@ -200,7 +200,7 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
         body: String::from_utf8_lossy(&body).into_owned(),
         token: header("authorization").trim_start_matches("Bearer ").to_owned(),
     };
-    let weather = {
+    let fault = {
         let mut asked = sky.asked.lock().expect("no thread panicked");
         call.number = asked.len() + 1;
         asked.push(call.clone());
@@ -210,18 +210,18 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
     let mut after: Option<Box<dyn FnOnce() + Send>> = None;
     let mut is_cut = false;
     let kind = header("content-type");
-    match weather {
-        Weather::Fine => {}
-        Weather::Slow(time) => tokio::time::sleep(time).await,
-        Weather::Lost => cut(),
-        Weather::LostAnswer => is_cut = true,
-        Weather::LostAnswerThen(then) => (after, is_cut) = (Some(then), true),
-        Weather::FineThen(then) => {
+    match fault {
+        InjectedFault::Fine => {}
+        InjectedFault::Slow(time) => tokio::time::sleep(time).await,
+        InjectedFault::Lost => cut(),
+        InjectedFault::LostAnswer => is_cut = true,
+        InjectedFault::LostAnswerThen(then) => (after, is_cut) = (Some(then), true),
+        InjectedFault::FineThen(then) => {
             let sky = sky.clone();
             // Only after the answer has gone out.
             after = Some(Box::new(move || sky.later(then)));
         }
-        Weather::Late(time, is_heard) => {
+        InjectedFault::Late(time, is_heard) => {
             *sky.late.lock().expect("no thread panicked") += 1;
             tokio::spawn(async move {
                 tokio::time::sleep(time).await;
@@ -232,7 +232,7 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
             });
             cut()
         }
-        Weather::Meanwhile(others) => {
+        InjectedFault::Meanwhile(others) => {
             for (method, path, body) in others {
                 let kind = if method == "PATCH" {
                     "application/merge-patch+json"
@@ -251,7 +251,7 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
                 );
             }
         }
-        Weather::Answer(status, headers) => {
+        InjectedFault::Answer(status, headers) => {
             let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
                 "status": "Failure", "code": status, "message": "injected fault"});
             let mut response = Response::builder().status(status);
@@ -261,7 +261,7 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
             return response.body(Body::from(body.to_string())).expect("a response");
         }
     }
-    sky.heard.lock().expect("no thread panicked").push(call.clone());
+    sky.received.lock().expect("no thread panicked").push(call.clone());
     // A separate task: it continues when the client is killed.
     let asking = tokio::spawn(async move {
         let answer = sky.ask(&call.method, &call.path, &kind, &call.token, body).await;

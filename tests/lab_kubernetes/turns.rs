@@ -143,7 +143,7 @@ fn node_info() -> Value {
 }
 
 /// The content of a node without times and versions: fabricgate's fields and foreign ones.
-pub(super) fn said(node: &Value) -> Value {
+pub(super) fn content(node: &Value) -> Value {
     let conditions: BTreeMap<String, Value> = node["status"]["conditions"]
         .as_array()
         .into_iter()
@@ -162,7 +162,7 @@ pub(super) fn said(node: &Value) -> Value {
 
 /// The foreign content of a node: fabricgate may never change it.
 pub(super) fn foreign(node: &Value) -> Value {
-    let mut state = said(node);
+    let mut state = content(node);
     for map in ["labels", "annotations"] {
         if let Some(map) = state[map].as_object_mut() {
             map.retain(|key, _| !key.starts_with("fabricgate.io/"));

@@ -19,7 +19,7 @@ use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
-/// For a controller that hangs; `weather` checks that Slurm's own limit is the same.
+/// For a controller that hangs; `faults` checks that Slurm's own limit is the same.
 const IMPATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) fn drains(names: &[&str]) -> Vec<Action> {

@@ -1,5 +1,5 @@
 //! Effects of changes on a real Slurm, by both ways to it: reasons that it edits, lists that it
-//! applies in part, drains that are not what they seem. `weather` tests failures of the
+//! applies in part, drains that are not what they seem. `faults` tests failures of the
 //! controller.
 
 use control::gate::scheduler::{Scheduler, SchedulerError};
@@ -65,7 +65,7 @@ pub(super) fn comment(text: &str) -> NodeUpdate {
     NodeUpdate { comment: Some(text.to_owned()), ..NodeUpdate::default() }
 }
 
-pub(super) fn told(
+pub(super) fn try_update(
     way: &dyn Scheduler,
     names: &[&str],
     change: &NodeUpdate,
@@ -74,7 +74,8 @@ pub(super) fn told(
 }
 
 pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &NodeUpdate) {
-    told(way, names, change).unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
+    try_update(way, names, change)
+        .unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
 }
 
 pub(super) fn seen(way: &dyn Scheduler, names: &[&str]) -> SchedulerSnapshot {
@@ -209,7 +210,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     // Its daemon runs all the time, so it may be back by now.
     lab.wait_for("it back", || {
         lab.finished(&["scontrol", "cancel_reboot", "node0030"]);
-        let _ = told(&ways.scontrol, &["node0030"], &resume());
+        let _ = try_update(&ways.scontrol, &["node0030"], &resume());
         one(&ways.scontrol, "node0030").state == ["IDLE"]
     });
     lab.run(&["sh", "-ec", "cp -a /tmp/kept/. /etc/slurm; scontrol reconfigure"]);
@@ -232,7 +233,7 @@ fn a_list_is_applied_up_to_the_first_unknown_node() {
             (["nosuch", "node0005"], true),
             (["anosuch", "node0005"], false),
         ] {
-            let error = told(way, &names, &drain("partly")).expect_err("an unknown node");
+            let error = try_update(way, &names, &drain("partly")).expect_err("an unknown node");
             assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
             assert!(error.message.contains("Invalid node name"), "{error}");
             let live = seen(way, &names);
@@ -281,13 +282,13 @@ fn resuming_idle_nodes_fails_and_resumes_the_others() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     for way in ways.both() {
-        let error = told(way, &["node0009"], &resume()).expect_err("it is idle");
+        let error = try_update(way, &["node0009"], &resume()).expect_err("it is idle");
         assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
         assert!(error.message.contains("Invalid node state"), "{error}");
 
         done(way, &["node0010"], &drain("x"));
         let both = NodeUpdate { comment: Some("written".to_owned()), ..resume() };
-        told(way, &["node0009", "node0010"], &both).expect_err("one is idle");
+        try_update(way, &["node0009", "node0010"], &both).expect_err("one is idle");
         lab.wait_for("the drained one", || one(way, "node0010").state == ["IDLE"]);
         assert_eq!(one(way, "node0009").comment, "written", "the rest of the change is made");
         done(way, &["node0009", "node0010"], &comment(""));
@@ -360,7 +361,7 @@ fn reasons_are_read_back_as_they_were_written() {
             }
         }
         for refused in ["", " ", "two\nlines", "a\ttab", "\u{1b}[31mred\u{1b}[0m", "a\u{0}b"] {
-            let error = told(way, &["node0012"], &drain(refused)).expect_err(refused);
+            let error = try_update(way, &["node0012"], &drain(refused)).expect_err(refused);
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
             assert!(!error.message.contains(char::is_control), "{error:?}");
         }
@@ -426,7 +427,7 @@ fn features_are_written_whole_and_can_be_taken_away() {
         };
         done(way, &pair, &alone(&["gb200", "more"]));
         assert_eq!(one(way, "node0014").active_features, ["gb200", "more"]);
-        told(way, &pair, &alone(&["gb200"])).expect_err("it is active");
+        try_update(way, &pair, &alone(&["gb200"])).expect_err("it is active");
         done(way, &pair, &features(&["gb200"], &["gb200"]));
     }
 }
@@ -470,7 +471,7 @@ fn a_name_that_stands_for_more_than_one_node_is_refused() {
     lab.update("ALL", &["Comment=everybody"]);
     for way in ways.both() {
         for name in ["ALL", "all", "node[0001-0036]", "node0001,node0002", "block{block01}", "-h"] {
-            let error = told(way, &["node0001", name], &comment("ours")).expect_err(name);
+            let error = try_update(way, &["node0001", name], &comment("ours")).expect_err(name);
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
             let error = now(way.read_nodes(&named(&[name]))).expect_err(name);
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");

@@ -15,7 +15,7 @@ use super::storm::hand::Edit;
 use super::storm::log::Log;
 use super::storm::model::{By, Entry, Fields, What};
 use super::storm::slurm;
-use super::storm::world::{Domains, Weather, World};
+use super::storm::world::{Domains, InjectedFault, World};
 use super::*;
 
 /// Episodes of the ordinary test command: each takes most of a minute.
@@ -31,10 +31,10 @@ case "$*" in *ping*) exec "$run" scontrol "$@" ;; esac
 exec 9>"$here/lock"; flock 9
 n=$(($(cat "$here/asked") + 1)); echo $n >"$here/asked"
 exec 9>&-
-read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/weather")"
+read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/fault")"
 # What befalls changes alone waits for one.
 case "$1 $how" in "update "*) ;; *" Late"|*" HandAfter")
-    echo "$((n + 1)) $how $arg $rest" >>"$here/weather"; how= ;;
+    echo "$((n + 1)) $how $arg $rest" >>"$here/fault"; how= ;;
 esac
 [ -z "$how" ] || echo "$how $arg" >>"$here/met"
 asker=$PPID
@@ -56,8 +56,8 @@ put() {
         at=$(date +%s%N)
         { stat -c %s "$here/site/gate/journal.jsonl" 2>/dev/null || echo 0
           evidence "$@"
-          printf '%s\n' "$@"; } >"$here/told.new.$$"
-        mv "$here/told.new.$$" "$here/log/$at.$command.told"
+          printf '%s\n' "$@"; } >"$here/update.new.$$"
+        mv "$here/update.new.$$" "$here/log/$at.$command.update"
     fi
     "$run" scontrol "$@" >"$answer"; rc=$?
     if [ "$1" != update ]; then
@@ -96,17 +96,17 @@ exit $rc
 /// A person's edit of a node: the node, and the kind of edit.
 const HAND: &str = r#"#!/bin/bash
 node=$1; what=$2
-told() { "$run" scontrol update NodeName="$node" "$@" >/dev/null 2>&1; }
+change() { "$run" scontrol update NodeName="$node" "$@" >/dev/null 2>&1; }
 now() { "$run" scontrol show node "$node" -o; }
 case "$what" in
-drain:*) told State=DRAIN Reason="${what#drain:}" ;;
-down:*) told State=DOWN Reason="${what#down:}" ;;
+drain:*) change State=DRAIN Reason="${what#drain:}" ;;
+down:*) change State=DOWN Reason="${what#down:}" ;;
 append) was=$(now | sed -n 's/.* Reason=\(.*\) \[.*\].*/\1/p')
-    [ -z "$was" ] || told State=DRAIN Reason="$was : mine, jo" ;;
-resume) told State=RESUME ;;
-comment) told Comment="bay 7" ;;
-text) told Extra="ask jo" ;;
-feature) told AvailableFeatures=gb200,gpu ActiveFeatures=gb200,gpu ;;
+    [ -z "$was" ] || change State=DRAIN Reason="$was : mine, jo" ;;
+resume) change State=RESUME ;;
+comment) change Comment="bay 7" ;;
+text) change Extra="ask jo" ;;
+feature) change AvailableFeatures=gb200,gpu ActiveFeatures=gb200,gpu ;;
 esac
 "$run" scontrol show node "$node" --json >"$here/hand.new.$$"
 mv "$here/hand.new.$$" "$here/log/$(date +%s%N).0.hand"
@@ -127,16 +127,16 @@ fn words(edit: &Edit) -> String {
 }
 
 /// A line of the fault plan, as the recorder reads it.
-fn line(number: usize, weather: &Weather) -> String {
-    let how = match weather {
-        Weather::Slow(time) => format!("Slow {}", time.as_secs_f64()),
-        Weather::Hang(time) => format!("Hang {}", time.as_secs_f64()),
-        Weather::Late(time) => format!("Late {}", time.as_secs_f64()),
-        Weather::HandAfter(time, edit) => {
+fn line(number: usize, fault: &InjectedFault) -> String {
+    let how = match fault {
+        InjectedFault::Slow(time) => format!("Slow {}", time.as_secs_f64()),
+        InjectedFault::Hang(time) => format!("Hang {}", time.as_secs_f64()),
+        InjectedFault::Late(time) => format!("Late {}", time.as_secs_f64()),
+        InjectedFault::HandAfter(time, edit) => {
             format!("HandAfter {} {}", time.as_secs_f64(), words(edit))
         }
-        Weather::Crash(away, _) => format!("Crash {}", away.as_secs_f64()),
-        Weather::Hand(node, edit) => format!("Hand {node} {}", words(edit)),
+        InjectedFault::Crash(away, _) => format!("Crash {}", away.as_secs_f64()),
+        InjectedFault::Hand(node, edit) => format!("Hand {node} {}", words(edit)),
         plain => format!("{plain:?}"),
     };
     format!("{number} {how}\n")
@@ -211,9 +211,9 @@ impl World for Recorded {
         )
     }
 
-    fn expect(&self, weather: BTreeMap<usize, Weather>) {
-        let text: String = weather.iter().map(|(at, it)| line(*at, it)).collect();
-        fs::write(self.here.join("weather"), text).expect("written");
+    fn expect(&self, fault: BTreeMap<usize, InjectedFault>) {
+        let text: String = fault.iter().map(|(at, it)| line(*at, it)).collect();
+        fs::write(self.here.join("fault"), text).expect("written");
         fs::write(self.here.join("asked"), "0\n").expect("written");
         fs::write(self.here.join("met"), "").expect("written");
     }
@@ -293,7 +293,7 @@ impl World for Recorded {
             let command: u32 = parts.next().and_then(|it| it.parse().ok()).expect("a number");
             let bytes = fs::read(&file).expect("a file");
             match parts.next() {
-                Some("told") => log_update(&mut log, command, &bytes),
+                Some("update") => log_update(&mut log, command, &bytes),
                 Some("restored") => {
                     log.entries.push(Entry { by: By::Hand, what: What::Restored });
                 }
@@ -327,7 +327,7 @@ fn log_update(log: &mut Log, command: u32, bytes: &[u8]) {
     }
     let nodes = hostlist::expand(body["name"][0].as_str().expect("nodes")).expect("a list");
     let order = slurm::order(&body);
-    log.told(command, nodes, order, journal, evidence);
+    log.record_sent(command, nodes, order, journal, evidence);
 }
 
 #[test]

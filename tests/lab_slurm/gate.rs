@@ -7,7 +7,7 @@ mod state;
 use std::fs;
 use std::path::Path;
 
-use super::hold::{HEALTHY, Told, fabricgate, furnish, site};
+use super::hold::{HEALTHY, ProgramOutput, fabricgate, furnish, site};
 use super::*;
 
 const OPERATORS: &str = "psu: swap, ticket 4711";
@@ -50,7 +50,7 @@ impl Lab {
     }
 }
 
-pub(super) fn expect(output: &Told, code: i32) {
+pub(super) fn expect(output: &ProgramOutput, code: i32) {
     assert_eq!(output.code, Some(code), "{}\n{}", output.stdout, output.stderr);
 }
 

@@ -120,13 +120,13 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
 
 /// Result of the program.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ProgramOutput {
     pub(super) code: Option<i32>,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-impl Told {
+impl ProgramOutput {
     fn document(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
@@ -153,7 +153,7 @@ impl Told {
 /// A running program.
 pub(super) struct Running {
     pid: i32,
-    thread: thread::JoinHandle<Told>,
+    thread: thread::JoinHandle<ProgramOutput>,
 }
 
 impl Running {
@@ -164,7 +164,7 @@ impl Running {
         assert!(now(exec::run(&request, stop)).expect("kill").ending.is_success());
     }
 
-    pub(super) fn end(self) -> Told {
+    pub(super) fn end(self) -> ProgramOutput {
         self.thread.join().expect("the program")
     }
 }
@@ -193,12 +193,12 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
         };
         let text = |bytes| String::from_utf8(bytes).expect("text");
         let (stdout, stderr) = (text(finished.stdout.bytes), text(finished.stderr.bytes));
-        Told { code, stdout, stderr }
+        ProgramOutput { code, stdout, stderr }
     });
     Running { pid: groups.recv().expect("it starts"), thread }
 }
 
-pub(super) fn fabricgate(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
+pub(super) fn fabricgate(site: &tempfile::TempDir, arguments: &[&str]) -> ProgramOutput {
     start(site, arguments).end()
 }
 

@@ -16,7 +16,7 @@ use model::scheduler_snapshot::SchedulerNode;
 use super::carry::{PATIENCE, action, drains, own, plan, program, tidy, turn};
 use super::changes::seen;
 use super::gate::{expect, newest, with_faults};
-use super::hold::{Told, fabricgate, furnish, site};
+use super::hold::{ProgramOutput, fabricgate, furnish, site};
 use super::*;
 
 /// The folder of a turn that runs in another process of these tests.
@@ -306,13 +306,13 @@ impl<'l> Stored<'l> {
     }
 
     /// Runs the program; its result, and the calls of its gate.
-    fn run_with(&self, kill: Kill, arguments: &[&str]) -> (Told, Vec<String>) {
+    fn run_with(&self, kill: Kill, arguments: &[&str]) -> (ProgramOutput, Vec<String>) {
         kill.arm(self.site.path());
         let output = fabricgate(&self.site, arguments);
         (output, lines(self.site.path(), "calls"))
     }
 
-    fn apply(&self, kill: Kill) -> (Told, Vec<String>) {
+    fn apply(&self, kill: Kill) -> (ProgramOutput, Vec<String>) {
         self.run_with(kill, &["apply", &self.run, "--apply"])
     }
 

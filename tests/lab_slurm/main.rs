@@ -8,6 +8,7 @@ mod carry;
 mod changes;
 mod chaos;
 mod export;
+mod faults;
 mod gate;
 mod hold;
 mod hooks;
@@ -19,7 +20,6 @@ mod proposals;
 mod storm;
 mod topology;
 mod watch;
-mod weather;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -9,13 +9,13 @@ use super::*;
 const BINARY: &str = "FABRICGATE_LAB_BINARY";
 
 /// Result of the program.
-struct Told {
+struct ProgramOutput {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl Told {
+impl ProgramOutput {
     fn claims(&self) -> Value {
         let document: Value = serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr));
@@ -38,7 +38,7 @@ fn site(lab: &Lab) -> tempfile::TempDir {
 }
 
 /// Runs `fabricgate claims --json` with these additional arguments.
-fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
+fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> ProgramOutput {
     let binary = std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned());
     let config = site.path().join("fabricgate.toml").display().to_string();
     let argv = [&[&binary, "claims", "--json", "--config", &config], arguments].concat();
@@ -48,7 +48,7 @@ fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
     let finished = now(exec::run(&request, stop)).expect("the program");
     let ProcessEnding::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
     let text = |bytes| String::from_utf8(bytes).expect("text");
-    Told { code, stdout: text(finished.stdout.bytes), stderr: text(finished.stderr.bytes) }
+    ProgramOutput { code, stdout: text(finished.stdout.bytes), stderr: text(finished.stderr.bytes) }
 }
 
 /// Names, nodes and GPUs of the domains that would be measured.

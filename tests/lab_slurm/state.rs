@@ -9,7 +9,9 @@ use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
 use crate::gate::{expect, newest, with_faults};
-use crate::hold::{HEALTHY, Told, drained_by_us, endless, fabricgate, furnish, site, start};
+use crate::hold::{
+    HEALTHY, ProgramOutput, drained_by_us, endless, fabricgate, furnish, site, start,
+};
 use crate::*;
 
 const NODE: &str = "node0007";
@@ -193,7 +195,7 @@ fn defect_17_an_unknown_drain_of_fabricgates_form_is_adopted_and_measured() {
     lab.drain(NODE, "fabricgate:20250101-101010-abcdef:nvlink-low e3");
     let output = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0"]);
     assert!(output.stderr.contains("gate adopt node0007 --why"), "{}", output.stderr);
-    let adopt = |node: &str| -> Told {
+    let adopt = |node: &str| -> ProgramOutput {
         fabricgate(&site, &["gate", "adopt", node, "--why", "the old head node is gone"])
     };
     expect(&adopt("node0008"), 2);

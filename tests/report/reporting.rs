@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use place::{Place, Told};
+use place::{Place, ProgramOutput};
 
 /// A rack in the simulator, with monitoring and few probes.
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
@@ -152,7 +152,7 @@ fn evidence<'v>(finding: &'v Value, field: &str) -> Vec<&'v str> {
 }
 
 /// Every form has the same ratio, after the same number.
-fn forms(scenario: &str, finding: &Value, output: &Told, junit: &str, page: &str) {
+fn forms(scenario: &str, finding: &Value, output: &ProgramOutput, junit: &str, page: &str) {
     let shown =
         |value: f64| if value < 100.0 { format!("{value:.2}") } else { format!("{value:.1}") };
     for (name, value, ratio) in

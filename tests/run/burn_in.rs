@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::place;
-use crate::place::Told;
+use crate::place::ProgramOutput;
 
 /// Time after which a command counts as hanging.
 const HANG: Duration = Duration::from_secs(180);
@@ -73,8 +73,8 @@ fn signal(child: &Child, signal: Signal) {
     rustix::process::kill_process(pid, signal).expect("it runs");
 }
 
-fn ended(child: Child) -> Told {
-    Told::of(&child.wait_with_output().expect("it ended"))
+fn ended(child: Child) -> ProgramOutput {
+    ProgramOutput::of(&child.wait_with_output().expect("it ended"))
 }
 
 #[test]

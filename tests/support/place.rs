@@ -22,13 +22,13 @@ pub(crate) struct Place {
 
 /// Output and exit code of the program.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct ProgramOutput {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Told {
+impl ProgramOutput {
     pub(crate) fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().unwrap_or(-1);
@@ -71,8 +71,8 @@ impl Place {
         command
     }
 
-    pub(crate) fn run(&self, words: &[&str]) -> Told {
-        Told::of(&self.command(words).output().expect("started"))
+    pub(crate) fn run(&self, words: &[&str]) -> ProgramOutput {
+        ProgramOutput::of(&self.command(words).output().expect("started"))
     }
 
     /// Starts it without waiting; unused by programs that only run to the end.

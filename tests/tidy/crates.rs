@@ -155,3 +155,21 @@ fn shared_modules_do_not_know_the_commands() {
         assert!(!code(&path).contains("commands::"), "{} uses a command", name(&path));
     }
 }
+
+#[test]
+fn a_command_uses_no_other_command() {
+    for path in files("src/cli/commands", "rs") {
+        let file = name(&path);
+        let own = file["src/cli/commands/".len()..].split(['/', '.']).next().unwrap_or_default();
+        if own == "mod" {
+            continue;
+        }
+        let code = code(&path);
+        let uses = code.split("cli::commands::").skip(1);
+        let others: Vec<&str> = uses
+            .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next())
+            .filter(|command| *command != own)
+            .collect();
+        assert!(others.is_empty(), "{file} uses commands {others:?}: share it in src/cli");
+    }
+}

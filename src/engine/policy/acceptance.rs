@@ -157,8 +157,11 @@ pub fn conclude(acceptance: &mut Acceptance) {
             (AcceptanceOutcome::Unknown, format!("no load ran on it after round {after}: {why}"))
         } else if node.passed < wanted {
             let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
-            let wanted =
-                if wanted == u32::MAX { "the requested ones".to_owned() } else { wanted.to_string() };
+            let wanted = if wanted == u32::MAX {
+                "the requested ones".to_owned()
+            } else {
+                wanted.to_string()
+            };
             let passed = node.passed;
             (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
         } else if let Some(drift) =

@@ -82,7 +82,7 @@ fn small() -> Place {
 #[test]
 fn a_huge_number_anywhere_in_a_run_folder_allocates_nothing_of_its_size() {
     let place = small();
-    let folder = place.stranger();
+    let folder = place.foreign_run();
     let documents = [
         "run.json",
         "claims.json",

@@ -42,7 +42,7 @@ fn output(run: &Path) -> std::path::PathBuf {
 fn pipes_and_devices_in_a_run_folder_are_neither_waited_for_nor_read() {
     for document in file::READ {
         let place = Place::new();
-        let path = place.stranger().join(document);
+        let path = place.foreign_run().join(document);
         pipe(&path);
         for args in READERS {
             // A command may leave out or refuse an unreadable file; it must end.
@@ -55,7 +55,7 @@ fn pipes_and_devices_in_a_run_folder_are_neither_waited_for_nor_read() {
         }
     }
     let place = Place::new();
-    let run = place.stranger();
+    let run = place.foreign_run();
     pipe(&output(&run));
     let ended = place.run(&["replay", "runs/r"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -67,7 +67,7 @@ fn files_of_many_gigabytes_and_of_endless_depth_are_refused_in_bounded_memory() 
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     for document in ["run.json", "verdicts.json", "cells.jsonl"] {
         let place = Place::new();
-        let path = place.stranger().join(document);
+        let path = place.foreign_run().join(document);
         File::create(&path).and_then(|it| it.set_len(20 << 30)).expect("a sparse file");
         let ended = place.run(&["report", "runs/r"]);
         assert_eq!(ended.code, Some(5), "{document}: {ended:?}");
@@ -112,7 +112,7 @@ fn no_link_and_no_name_adds_foreign_files_to_a_bundle() {
         (ended, String::from_utf8_lossy(&text).into_owned())
     };
     for way in ways {
-        let run = place.stranger();
+        let run = place.foreign_run();
         way(&output(&run), &outside);
         let (ended, text) = packed(&place);
         assert!(ended.stderr.contains("leads out of the run folder"), "{}", ended.stderr);
@@ -122,7 +122,7 @@ fn no_link_and_no_name_adds_foreign_files_to_a_bundle() {
         fs::remove_dir_all(run).expect("removed");
     }
     for name in ["../../secret.txt", &outside.display().to_string(), "raw/../../../secret.txt"] {
-        let run = place.stranger();
+        let run = place.foreign_run();
         let path = run.join("results.jsonl");
         let lines = fs::read_to_string(&path).expect("results");
         let mut changed = String::new();
@@ -141,7 +141,7 @@ fn no_link_and_no_name_adds_foreign_files_to_a_bundle() {
 
 /// An interrupted run from an untrusted source, so that there is a run to resume.
 fn interrupted(place: &Place) -> std::path::PathBuf {
-    let run = place.stranger();
+    let run = place.foreign_run();
     change(&run.join(file::RUN), |run| run["state"] = "partial".into());
     let path = run.join(file::RESULTS);
     let text = fs::read_to_string(&path).expect("results");
@@ -185,7 +185,7 @@ fn a_resumed_run_writes_through_no_link() {
 #[test]
 fn files_that_change_while_they_are_read_end_in_an_answer_each_time() {
     let place = Place::new();
-    let run = place.stranger();
+    let run = place.foreign_run();
     let path = run.join("cells.jsonl");
     let good = fs::read(&path).expect("cells");
     let stop = AtomicBool::new(false);
@@ -209,7 +209,7 @@ fn files_that_change_while_they_are_read_end_in_an_answer_each_time() {
 #[test]
 fn an_untrusted_history_cannot_run_code() {
     let place = Place::new();
-    place.stranger();
+    place.foreign_run();
     let database = place.path("history.db");
     let mut history = RunHistory::open(&database).expect("a new one");
     history.rebuild(&place.path("runs")).expect("rebuilt");

@@ -137,7 +137,7 @@ fn an_untrusted_run_names_only_single_nodes_to_the_scheduler() {
     for name in NAMES {
         let place = Place::new();
         recorded(&place);
-        let run = place.stranger();
+        let run = place.foreign_run();
         for entry in fs::read_dir(&run).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|it| it == "json" || it == "jsonl") {

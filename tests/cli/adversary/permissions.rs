@@ -75,7 +75,7 @@ fn the_gates_journal_is_private_under_any_umask() {
         "scontrol",
         "case \"$*\" in *ping*) echo 'Slurmctld(primary) at head is UP';; *json*) echo '{\"nodes\": []}';; esac",
     );
-    place.stranger();
+    place.foreign_run();
     place.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"box[1-2]\"\n");
     place.put("fabricgate.toml", "claims = \"claims.toml\"\n[gate]\nstate = \"gate\"\n");
     let ended = place.run(&["apply", "runs/r", "--config", "fabricgate.toml", "--apply"]);
@@ -91,7 +91,7 @@ fn the_gates_journal_is_private_under_any_umask() {
 #[test]
 fn a_file_at_a_predicted_name_is_replaced_and_not_followed() {
     let place = Place::new();
-    let run = place.stranger();
+    let run = place.foreign_run();
     let precious = place.put("precious", "mine");
     // An attacker can predict the next process ID: the last argument here is the latest one.
     let load = fs::read_to_string("/proc/loadavg").expect("Linux");

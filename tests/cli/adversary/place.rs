@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// A copy of the folder of a run that was really made.
-    pub(crate) fn stranger(&self) -> PathBuf {
+    pub(crate) fn foreign_run(&self) -> PathBuf {
         let to = self.path("runs/r");
         copy(run(), &to);
         // As a run on machines: many answers omit simulated nodes.

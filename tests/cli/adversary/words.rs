@@ -54,7 +54,7 @@ fn tainted(value: &mut Value, kind: &str, is_one: bool) {
 }
 
 fn taint(place: &Place, kind: &str) {
-    let run = place.stranger();
+    let run = place.foreign_run();
     for entry in fs::read_dir(run).expect("a folder") {
         let path = entry.expect("an entry").path();
         let end = path.extension().map(|it| it.to_string_lossy().into_owned());
@@ -132,7 +132,7 @@ fn no_text_of_an_untrusted_run_controls_a_terminal_or_a_page() {
 #[test]
 fn a_bundle_is_named_and_packed_without_leading_anywhere() {
     let place = Place::new();
-    let run = place.stranger();
+    let run = place.foreign_run();
     super::place::change(&run.join("run.json"), |run| {
         let hostile = "../../../tmp/x\u{1b}[2J/..";
         let info = if run["info"].is_object() { &mut run["info"] } else { run };

@@ -138,9 +138,9 @@ fn an_edited_document_or_one_with_an_unknown_signer_does_not_count() {
     assert_eq!(verify(bare.path(), &["--unsigned"]).0, Some(0));
     let (code, _, why) = verify(bare.path(), &["--key", &key]);
     assert!(code == Some(4) && why.contains("it is not signed"), "{why}");
-    let stranger = tempfile::tempdir().expect("a folder");
-    fabricgate(stranger.path(), &["certificate", "keygen", "other"]);
-    let other = stranger.path().join("other.pub").display().to_string();
+    let other_site = tempfile::tempdir().expect("a folder");
+    fabricgate(other_site.path(), &["certificate", "keygen", "other"]);
+    let other = other_site.path().join("other.pub").display().to_string();
     let (code, _, why) = verify(changed(|_| {}).path(), &["--key", &other]);
     assert!(code == Some(4) && why.contains("not one of the given keys"), "{why}");
     let (code, _, stderr) =

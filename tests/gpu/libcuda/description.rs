@@ -64,7 +64,7 @@ impl Description {
     }
 
     /// True if the value of this key is yes.
-    pub fn says(&self, words: &[&str]) -> Option<bool> {
+    pub fn is_yes(&self, words: &[&str]) -> Option<bool> {
         self.get::<String>(words).map(|text| text == "yes")
     }
 }

@@ -100,7 +100,7 @@ impl Machine {
     pub fn of(description: Description) -> Self {
         description.must_begin_with(KNOWN);
         let number = |words: &[&str], otherwise: i32| description.get(words).unwrap_or(otherwise);
-        let flag = |words: &[&str], otherwise| description.says(words).unwrap_or(otherwise);
+        let flag = |words: &[&str], otherwise| description.is_yes(words).unwrap_or(otherwise);
         let count = number(&["gpus"], 1).unsigned_abs();
         let gpus: Vec<Gpu> = (0..count).map(|gpu| Gpu::of(&description, gpu)).collect();
         Self {
@@ -124,7 +124,7 @@ impl Machine {
     /// True if one GPU of this node can reach the memory of another.
     pub fn can_access(&self, from: u32, to: u32) -> bool {
         let (from, to) = (from.to_string(), to.to_string());
-        from != to && self.description.says(&["no-peer", &from, &to]).is_none()
+        from != to && self.description.is_yes(&["no-peer", &from, &to]).is_none()
     }
 
     fn named(&self, place: &Place) -> String {
@@ -205,7 +205,7 @@ impl Machine {
     /// True if data on this way arrives wrong.
     pub fn is_wrong(&self, from: &Place, to: &Place) -> bool {
         let (from, to) = (self.named(from), self.named(to));
-        self.description.says(&["wrong-data", &from, &to]).is_some()
+        self.description.is_yes(&["wrong-data", &from, &to]).is_some()
     }
 }
 

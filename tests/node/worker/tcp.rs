@@ -113,7 +113,7 @@ fn a_foreign_client_at_the_port_is_recognised_and_a_silent_one_given_up() {
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let stranger = thread::spawn(move || {
+        let foreign = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("accepted");
             stream.write_all(greeting).expect("written");
             // Stays connected until the client has ended.
@@ -123,7 +123,7 @@ fn a_foreign_client_at_the_port_is_recognised_and_a_silent_one_given_up() {
         let why = String::from_utf8_lossy(&got.stderr).into_owned();
         assert_eq!(got.status.code(), Some(5), "{why}");
         assert!(why.contains(expected), "{why}");
-        stranger.join().expect("ended");
+        foreign.join().expect("ended");
     }
 }
 

@@ -308,7 +308,8 @@ impl State {
         let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let by = By::Gate(command);
-        let what = What::Told { nodes: nodes.clone(), order: order.clone(), journal, evidence };
+        let what =
+            What::ProgramOutput { nodes: nodes.clone(), order: order.clone(), journal, evidence };
         self.log.push(Entry { by, what });
         for name in &nodes {
             self.change(by, name, &order);

@@ -16,7 +16,7 @@ use super::fates::{AHEAD, Disk, Fate, Victim};
 use super::hand::Edit;
 use super::model::{DRAIN, History, Limits, What};
 use super::site::Fleet;
-use super::world::{Domains, Weather, World};
+use super::world::{Domains, InjectedFault, World};
 use super::{fates, journal, runs, site};
 
 /// Longest time without work for all processes of a command; after it the command counts as hung.
@@ -211,9 +211,9 @@ impl Episode {
         }
         let scenario = self.fleet.scenario(&besides);
         fs::write(self.site.join("fleet.toml"), scenario).expect("written");
-        let weather = self.weather();
-        self.tell(format!("{AHEAD}{weather:?}"));
-        self.world.expect(weather);
+        let fault = self.inject();
+        self.tell(format!("{AHEAD}{fault:?}"));
+        self.world.expect(fault);
         let mut steps = vec![self.command()];
         if self.dice.once_in(4) {
             steps.push(self.command());
@@ -228,28 +228,30 @@ impl Episode {
         self.readable();
     }
 
-    fn weather(&mut self) -> BTreeMap<usize, Weather> {
+    fn inject(&mut self) -> BTreeMap<usize, InjectedFault> {
         let count = self.dice.below(4);
         let questions = self.world.questions();
-        let mut all: BTreeMap<usize, Weather> = (0..count)
-            .map(|_| (1 + self.dice.below(questions), Weather::any(&self.domains, &mut self.dice)))
+        let mut all: BTreeMap<usize, InjectedFault> = (0..count)
+            .map(|_| {
+                (1 + self.dice.below(questions), InjectedFault::any(&self.domains, &mut self.dice))
+            })
             .collect();
         let later = &mut self.later;
         if self.world.is_late() && later.once_in(2) {
             let at = 1 + later.below(questions);
-            let weather = match later.below(2) {
+            let fault = match later.below(2) {
                 0 => {
                     let most = self.world.latest().as_millis();
                     let most = usize::try_from(most).expect("a short time");
-                    Weather::Late(Duration::from_millis(later.below(most) as u64))
+                    InjectedFault::Late(Duration::from_millis(later.below(most) as u64))
                 }
                 _ => {
                     let time = Duration::from_millis(later.below(1_200) as u64);
                     let edits = [Edit::Resume, Edit::Resume, Edit::Drain("psu: bob"), Edit::Append];
-                    Weather::HandAfter(time, later.pick(&edits).clone())
+                    InjectedFault::HandAfter(time, later.pick(&edits).clone())
                 }
             };
-            all.insert(at, weather);
+            all.insert(at, fault);
         }
         all
     }
@@ -527,7 +529,7 @@ impl Episode {
 fn done(history: &History) -> Done {
     let mut done = Done { tripped: usize::from(history.is_tripped()), ..Done::default() };
     for entry in &history.log {
-        if let What::Told { nodes, order, .. } = &entry.what {
+        if let What::Sent { nodes, order, .. } = &entry.what {
             let is_release = order.unset.iter().any(|it| it == DRAIN);
             done.drains += if order.set.contains_key(DRAIN) { nodes.len() } else { 0 };
             done.releases += if is_release { nodes.len() } else { 0 };

@@ -10,17 +10,17 @@ pub(crate) struct Log {
     pub(crate) entries: Vec<Entry>,
     nodes: BTreeMap<String, Fields>,
     /// The last update of each node, and its sender.
-    told: BTreeMap<String, (u32, Order)>,
+    sent: BTreeMap<String, (u32, Order)>,
 }
 
 impl Log {
     /// A log that begins with these nodes.
     pub(crate) fn of(begin: BTreeMap<String, Fields>) -> Self {
-        Self { entries: Vec::new(), nodes: begin, told: BTreeMap::new() }
+        Self { entries: Vec::new(), nodes: begin, sent: BTreeMap::new() }
     }
 
     /// The gate sent this update, with this length of its journal.
-    pub(crate) fn told(
+    pub(crate) fn record_sent(
         &mut self,
         command: u32,
         nodes: Vec<String>,
@@ -29,9 +29,9 @@ impl Log {
         evidence: bool,
     ) {
         for node in &nodes {
-            self.told.insert(node.clone(), (command, order.clone()));
+            self.sent.insert(node.clone(), (command, order.clone()));
         }
-        let what = What::Told { nodes, order, journal, evidence };
+        let what = What::Sent { nodes, order, journal, evidence };
         self.entries.push(Entry { by: By::Gate(command), what });
     }
 
@@ -51,7 +51,7 @@ impl Log {
             if was == *now {
                 continue;
             }
-            let by = by.unwrap_or_else(|| match self.told.get(name) {
+            let by = by.unwrap_or_else(|| match self.sent.get(name) {
                 Some((gate, order)) if order.on(&was).get(DRAIN) == now.get(DRAIN) => {
                     By::Gate(*gate)
                 }

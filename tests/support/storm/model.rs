@@ -62,7 +62,7 @@ pub(crate) enum What {
     /// A request, and its answer.
     Read(BTreeMap<String, Fields>),
     /// An update, whatever its result.
-    Told {
+    Sent {
         /// Its nodes.
         nodes: Vec<String>,
         order: Order,
@@ -184,7 +184,7 @@ impl History {
                     undone.insert(node, reason);
                 }
             }
-            if let What::Told { nodes, order, .. } = &entry.what {
+            if let What::Sent { nodes, order, .. } = &entry.what {
                 let again = order.set.get(DRAIN);
                 let again = nodes.iter().filter(|node| {
                     again.is_some_and(|again| {
@@ -198,7 +198,7 @@ impl History {
                 What::Read(nodes) => {
                     seen.extend(nodes.iter().map(|(name, node)| ((gate, name.as_str()), node)));
                 }
-                What::Told { nodes, order, journal, evidence } => {
+                What::Sent { nodes, order, journal, evidence } => {
                     for node in nodes {
                         let Some(before) = seen.get(&(gate, node.as_str())) else {
                             broken.push(format!("{node} was changed without being read"));

@@ -13,7 +13,7 @@ use super::site;
 
 /// The fate of one request of the gate.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Weather {
+pub(crate) enum InjectedFault {
     /// The client is killed, and the request is not processed.
     KillBefore,
     /// The client is killed, and the request is processed this much later: a link stalls, a
@@ -46,7 +46,7 @@ pub(crate) enum Weather {
     Hang(Duration),
 }
 
-impl Weather {
+impl InjectedFault {
     /// Any fault that every scheduler has.
     pub(crate) fn any(domains: &Domains, dice: &mut Dice) -> Self {
         let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
@@ -69,35 +69,35 @@ impl Weather {
 
 /// The planned faults of the current commands, and those that occurred.
 #[derive(Debug, Default)]
-pub(crate) struct Forecast {
-    ahead: BTreeMap<usize, Weather>,
+pub(crate) struct FaultPlan {
+    ahead: BTreeMap<usize, InjectedFault>,
     asked: usize,
     /// By name, in order of occurrence.
     pub(crate) met: Vec<String>,
 }
 
-impl Forecast {
+impl FaultPlan {
     /// For commands that have sent no request yet.
-    pub(crate) fn of(ahead: BTreeMap<usize, Weather>) -> Self {
+    pub(crate) fn of(ahead: BTreeMap<usize, InjectedFault>) -> Self {
         Self { ahead, ..Self::default() }
     }
 
     /// The fault of the next request.
-    pub(crate) fn next(&mut self) -> Option<Weather> {
+    pub(crate) fn next(&mut self) -> Option<InjectedFault> {
         self.asked += 1;
-        let weather = self.ahead.remove(&self.asked);
-        self.met.extend(weather.iter().map(|it| format!("{it:?}")));
-        weather
+        let fault = self.ahead.remove(&self.asked);
+        self.met.extend(fault.iter().map(|it| format!("{it:?}")));
+        fault
     }
 
     /// Moves this fault to the next request: the one that met it changes nothing.
-    pub(crate) fn postpone(&mut self, weather: Weather) {
-        let words = format!("{weather:?}");
+    pub(crate) fn postpone(&mut self, fault: InjectedFault) {
+        let words = format!("{fault:?}");
         if let Some(at) = self.met.iter().rposition(|it| *it == words) {
             self.met.remove(at);
         }
         let free = (self.asked + 1..).find(|at| !self.ahead.contains_key(at));
-        self.ahead.insert(free.expect("numbers do not end"), weather);
+        self.ahead.insert(free.expect("numbers do not end"), fault);
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) trait World {
     /// `[gate]` and the sources of a configuration, for the command of this number in this site.
     fn gate(&self, site: &Path, command: u32) -> String;
     /// The planned faults of the next commands, by the number of the request.
-    fn expect(&self, weather: BTreeMap<usize, Weather>);
+    fn expect(&self, fault: BTreeMap<usize, InjectedFault>);
     /// Names of the faults that requests met since then: a command may end before it sends as
     /// many requests.
     fn met(&self) -> Vec<String>;

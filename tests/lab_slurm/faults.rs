@@ -6,7 +6,7 @@ use control::gate::scontrol::ScontrolScheduler;
 use control::gate::slurmrestd::SlurmrestdScheduler;
 use model::scheduler_snapshot::SchedulerNode;
 
-use super::changes::{Ways, comment, done, drain, named, one, resume, told};
+use super::changes::{Ways, comment, done, drain, named, one, resume, try_update};
 use super::*;
 
 /// Restarts a killed controller, and waits until it knows its nodes.
@@ -76,7 +76,7 @@ fn a_change_that_timed_out_may_be_made_later() {
             limit,
             remote_shell: Some(false),
         };
-        let error = told(&way, &["node0021"], &drain("late")).expect_err("it hangs");
+        let error = try_update(&way, &["node0021"], &drain("late")).expect_err("it hangs");
         lab.signal("CONT");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
         assert!(error.message.contains("read again"), "{error}");
@@ -156,13 +156,13 @@ fn a_missing_program_or_server_is_reported() {
         remote_shell: Some(false),
     };
     for way in [&none, &inside] {
-        let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
+        let error = try_update(way, &["node0001"], &comment("x")).expect_err("no program");
         assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
         assert!(error.message.contains("must be installed"), "{error}");
     }
     let address = "unix:/nowhere/slurmrestd".into();
     let no_server = SlurmrestdScheduler { address, ..ways.rest.clone() };
-    let error = told(&no_server, &["node0001"], &comment("x")).expect_err("no server");
+    let error = try_update(&no_server, &["node0001"], &comment("x")).expect_err("no server");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
 
@@ -179,7 +179,7 @@ fn a_user_without_the_right_changes_no_node() {
     ways.token(&lab.run(&["scontrol", "token", "username=alice", "lifespan=600"]));
     for way in [&by_alice as &dyn Scheduler, &ways.rest] {
         for change in [drain("mine"), resume(), comment("mine")] {
-            let error = told(way, &["node0024"], &change).expect_err("she may not");
+            let error = try_update(way, &["node0024"], &change).expect_err("she may not");
             assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
             assert!(error.message.contains("AdminLevel"), "it names the required level: {error}");
         }
@@ -199,7 +199,7 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
     for bad in [short.as_str(), "no.good.token", ""] {
         ways.token(bad);
         let errors = [
-            told(&ways.rest, &["node0001"], &comment("x")).expect_err("not let in"),
+            try_update(&ways.rest, &["node0001"], &comment("x")).expect_err("not let in"),
             now(ways.rest.read_nodes(&[])).expect_err("not let in"),
         ];
         for error in errors {
@@ -217,6 +217,6 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
 
     let nowhere =
         SlurmrestdScheduler { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
-    let error = told(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
+    let error = try_update(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
     assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
 }

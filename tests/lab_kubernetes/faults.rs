@@ -21,10 +21,10 @@ use model::action::{ActionKind, ActionRecord, ActionResult};
 use model::source_report::SourceProblemKind;
 use serde_json::{Value, json};
 
-use super::proxy::{Call, Proxy, Weather};
+use super::proxy::{Call, InjectedFault, Proxy};
 use super::turns::{
-    Admin, NODES, action, drained, drained_before, foreign, laboratory, now, object, own, plan,
-    results, said, through, turn, turn_of,
+    Admin, NODES, action, content, drained, drained_before, foreign, laboratory, now, object, own,
+    plan, results, through, turn, turn_of,
 };
 
 /// One gate, one node, and the proxy between them and the server.
@@ -79,13 +79,13 @@ impl Site {
 
     /// Nothing was changed, and the journal does not claim a change.
     fn is_untouched(&self) {
-        assert_eq!(said(&self.now()), said(&self.before));
+        assert_eq!(content(&self.now()), content(&self.before));
         assert!(own(&self.ledger()).is_empty(), "{:?}", self.ledger());
     }
 
     /// Without faults a turn drains an undrained node, and another changes nothing.
     fn concludes(&self) {
-        self.proxy.weather(|_| Weather::Fine);
+        self.proxy.inject(|_| InjectedFault::Fine);
         // An unanswered request is awaited, for a multiple of the time that a change needs.
         for _ in 0..60 {
             self.turn(ActionKind::Drain);
@@ -96,14 +96,14 @@ impl Site {
         }
         self.is_drained();
         let after = self.now();
-        self.proxy.weather(|_| Weather::Fine);
+        self.proxy.inject(|_| InjectedFault::Fine);
         self.turn(ActionKind::Drain);
         assert!(self.proxy.asked().iter().all(|it| it.method == "GET"), "{:?}", self.writes());
-        assert_eq!(said(&self.now()), said(&after));
+        assert_eq!(content(&self.now()), content(&after));
     }
 
     fn writes(&self) -> Vec<Call> {
-        self.proxy.heard().into_iter().filter(|it| it.method != "GET").collect()
+        self.proxy.received().into_iter().filter(|it| it.method != "GET").collect()
     }
 }
 
@@ -119,15 +119,15 @@ impl Drop for Site {
 fn first(
     count: usize,
     of: fn(&Call) -> bool,
-    weather: fn() -> Weather,
-) -> impl FnMut(&Call) -> Weather + Send + 'static {
+    fault: fn() -> InjectedFault,
+) -> impl FnMut(&Call) -> InjectedFault + Send + 'static {
     let mut left = count;
     move |call| {
         if of(call) && 0 < left {
             left -= 1;
-            weather()
+            fault()
         } else {
-            Weather::Fine
+            InjectedFault::Fine
         }
     }
 }
@@ -135,8 +135,8 @@ fn first(
 #[test]
 fn a_lost_answer_is_verified_and_the_drain_made_once() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-answer");
-    site.proxy.weather(first(1, Call::is_patch, || Weather::LostAnswer));
+    let site = Site::new(&lab, "fault-answer");
+    site.proxy.inject(first(1, Call::is_patch, || InjectedFault::LostAnswer));
     assert_eq!(site.drain().0, Done);
     site.is_drained();
     assert_eq!(site.writes().iter().filter(|it| it.is_patch()).count(), 1, "{:?}", site.writes());
@@ -146,8 +146,8 @@ fn a_lost_answer_is_verified_and_the_drain_made_once() {
 #[test]
 fn a_lost_request_is_repeated() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-question");
-    site.proxy.weather(first(2, Call::is_patch, || Weather::Lost));
+    let site = Site::new(&lab, "fault-question");
+    site.proxy.inject(first(2, Call::is_patch, || InjectedFault::Lost));
     assert_eq!(site.drain().0, Done);
     site.is_drained();
     site.concludes();
@@ -156,8 +156,8 @@ fn a_lost_request_is_repeated() {
 #[test]
 fn a_server_that_receives_no_write_leaves_the_node_unchanged() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-deaf");
-    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", || Weather::Lost));
+    let site = Site::new(&lab, "fault-deaf");
+    site.proxy.inject(first(usize::MAX, |it| it.method == "PATCH", || InjectedFault::Lost));
     let (result, detail) = site.drain();
     assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
     site.is_untouched();
@@ -167,16 +167,16 @@ fn a_server_that_receives_no_write_leaves_the_node_unchanged() {
 #[test]
 fn a_server_that_is_lost_after_the_write_leaves_an_open_entry_that_is_concluded() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-gone");
+    let site = Site::new(&lab, "fault-gone");
     let gone = Arc::new(AtomicBool::new(false));
-    site.proxy.weather(move |call| {
+    site.proxy.inject(move |call| {
         if gone.load(Ordering::Relaxed) {
-            Weather::Lost
+            InjectedFault::Lost
         } else if call.is_patch() {
             gone.store(true, Ordering::Relaxed);
-            Weather::LostAnswer
+            InjectedFault::LostAnswer
         } else {
-            Weather::Fine
+            InjectedFault::Fine
         }
     });
     let (result, detail) = site.drain();
@@ -192,16 +192,16 @@ fn a_server_that_is_lost_after_the_write_leaves_an_open_entry_that_is_concluded(
 #[test]
 fn a_storm_of_conflicts_ends_and_no_write_is_lost() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-storm");
+    let site = Site::new(&lab, "fault-storm");
     let path = format!("{NODES}/{}", site.node);
     let mut number = 0;
-    site.proxy.weather(move |call| {
+    site.proxy.inject(move |call| {
         if call.method != "PATCH" || number == 8 {
-            return Weather::Fine;
+            return InjectedFault::Fine;
         }
         number += 1;
         let beat = json!({"metadata": {"annotations": {"example.com/beat": number.to_string()}}});
-        Weather::Meanwhile(vec![("PATCH", path.clone(), beat)])
+        InjectedFault::Meanwhile(vec![("PATCH", path.clone(), beat)])
     });
     assert_eq!(site.drain().0, Done);
     let node = site.now();
@@ -213,21 +213,21 @@ fn a_storm_of_conflicts_ends_and_no_write_is_lost() {
 #[test]
 fn a_server_that_asks_for_patience_gets_it() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-busy");
-    let busy = || Weather::Answer(429, vec![("retry-after", "1")]);
-    site.proxy.weather(first(2, |_| true, busy));
+    let site = Site::new(&lab, "fault-busy");
+    let busy = || InjectedFault::Answer(429, vec![("retry-after", "1")]);
+    site.proxy.inject(first(2, |_| true, busy));
     assert_eq!(site.drain().0, Done);
     site.is_drained();
-    let other = Site::new(&lab, "weather-busier");
-    other.proxy.weather(first(2, Call::is_patch, busy));
+    let other = Site::new(&lab, "fault-busier");
+    other.proxy.inject(first(2, Call::is_patch, busy));
     assert_eq!(other.drain().0, Done);
     other.is_drained();
     // A request that is never processed is not awaited.
-    let last = Site::new(&lab, "weather-busiest");
-    last.proxy.weather(first(
+    let last = Site::new(&lab, "fault-busiest");
+    last.proxy.inject(first(
         usize::MAX,
         |it| it.method == "PATCH",
-        || Weather::Answer(429, vec![("retry-after", "3600")]),
+        || InjectedFault::Answer(429, vec![("retry-after", "3600")]),
     ));
     let (result, detail) = last.drain();
     assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
@@ -238,21 +238,21 @@ fn a_server_that_asks_for_patience_gets_it() {
 #[test]
 fn server_errors_pass_or_are_reported() {
     let Some(lab) = laboratory() else { return };
-    for (code, name) in [(500, "weather-500"), (503, "weather-503"), (504, "weather-504")] {
+    for (code, name) in [(500, "fault-500"), (503, "fault-503"), (504, "fault-504")] {
         let site = Site::new(&lab, name);
         let trouble = match code {
-            500 => || Weather::Answer(500, Vec::new()),
-            503 => || Weather::Answer(503, Vec::new()),
-            _ => || Weather::Answer(504, Vec::new()),
+            500 => || InjectedFault::Answer(500, Vec::new()),
+            503 => || InjectedFault::Answer(503, Vec::new()),
+            _ => || InjectedFault::Answer(504, Vec::new()),
         };
-        site.proxy.weather(first(1, |_| true, trouble));
+        site.proxy.inject(first(1, |_| true, trouble));
         let (result, detail) = site.drain();
         assert_eq!(result, Done, "{code}: {detail}");
         site.is_drained();
     }
-    let site = Site::new(&lab, "weather-trouble");
-    let trouble = || Weather::Answer(503, Vec::new());
-    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", trouble));
+    let site = Site::new(&lab, "fault-trouble");
+    let trouble = || InjectedFault::Answer(503, Vec::new());
+    site.proxy.inject(first(usize::MAX, |it| it.method == "PATCH", trouble));
     let (result, detail) = site.drain();
     assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
     site.is_untouched();
@@ -262,18 +262,18 @@ fn server_errors_pass_or_are_reported() {
 #[test]
 fn a_missing_right_is_reported_and_no_action_counts_as_done() {
     let Some(lab) = laboratory() else { return };
-    let denied = || Weather::Answer(403, Vec::new());
+    let denied = || InjectedFault::Answer(403, Vec::new());
     // No node may be patched.
-    let site = Site::new(&lab, "weather-denied");
-    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", denied));
+    let site = Site::new(&lab, "fault-denied");
+    site.proxy.inject(first(usize::MAX, |it| it.method == "PATCH", denied));
     let (result, detail) = site.drain();
     assert_eq!(result, Failed, "{detail}");
     assert!(detail.contains("no permission"), "{detail}");
     site.is_untouched();
     site.concludes();
     // Nodes may be patched, their status not: the drain exists, and is fabricgate's.
-    let half = Site::new(&lab, "weather-half");
-    half.proxy.weather(first(usize::MAX, Call::is_status, denied));
+    let half = Site::new(&lab, "fault-half");
+    half.proxy.inject(first(usize::MAX, Call::is_status, denied));
     let (result, detail) = half.drain();
     let is_there = drained(&half.now()).is_some();
     let is_known =
@@ -281,14 +281,14 @@ fn a_missing_right_is_reported_and_no_action_counts_as_done() {
     assert!(is_there && is_known, "{result:?}: {detail}: {:?}", half.ledger());
     assert_eq!(foreign(&half.now()), foreign(&half.before));
     // Pods may not be listed: no node is known to be idle, and drains are still made.
-    let blind = Site::new(&lab, "weather-blind");
-    blind.proxy.weather(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
+    let blind = Site::new(&lab, "fault-blind");
+    blind.proxy.inject(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
     let live = now(blind.gate.read_nodes(&[blind.node.as_str().into()])).expect("read");
     assert!(live.nodes.values().all(|node| !node.has_state("IDLE")), "{live:?}");
     assert!(live.troubles.iter().any(|it| it.contains("pods were not read")), "{live:?}");
     // Nodes may not be read: nothing is known, and nothing done.
-    let dark = Site::new(&lab, "weather-dark");
-    dark.proxy.weather(first(usize::MAX, |it| it.path.starts_with(NODES), denied));
+    let dark = Site::new(&lab, "fault-dark");
+    dark.proxy.inject(first(usize::MAX, |it| it.path.starts_with(NODES), denied));
     let error = now(dark.gate.read_nodes(&[dark.node.as_str().into()])).expect_err("denied");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     dark.is_untouched();
@@ -297,7 +297,7 @@ fn a_missing_right_is_reported_and_no_action_counts_as_done() {
 #[test]
 fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     let Some(lab) = laboratory() else { return };
-    let mut site = Site::new(&lab, "weather-token");
+    let mut site = Site::new(&lab, "fault-token");
     let token = site.folder.path().join("token");
     fs::write(&token, "expired-in-the-middle").expect("written");
     let credentials = format!("tokenFile: {:?}", token.display().to_string());
@@ -311,9 +311,9 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
         .expect("a token that was renewed is read");
     // It expires between reading and writing.
     let renewed = token.clone();
-    site.proxy.weather(first_and(1, Call::is_patch, move || {
+    site.proxy.inject(first_and(1, Call::is_patch, move || {
         fs::write(&renewed, "admin-token").expect("written");
-        Weather::Answer(401, Vec::new())
+        InjectedFault::Answer(401, Vec::new())
     }));
     let (result, detail) = site.drain();
     assert!(matches!(result, Done | Failed | Unknown), "{result:?}: {detail}");
@@ -327,26 +327,26 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
 fn first_and(
     count: usize,
     of: fn(&Call) -> bool,
-    weather: impl Fn() -> Weather + Send + 'static,
-) -> impl FnMut(&Call) -> Weather + Send + 'static {
+    fault: impl Fn() -> InjectedFault + Send + 'static,
+) -> impl FnMut(&Call) -> InjectedFault + Send + 'static {
     let left = AtomicUsize::new(count);
     move |call| {
         let is_one = of(call)
             && left
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| it.checked_sub(1))
                 .is_ok();
-        if is_one { weather() } else { Weather::Fine }
+        if is_one { fault() } else { InjectedFault::Fine }
     }
 }
 
 #[test]
 fn a_node_that_is_recreated_during_a_turn_is_a_different_one() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-anew");
+    let site = Site::new(&lab, "fault-anew");
     let (node, path) = (site.node.clone(), format!("{NODES}/{}", site.node));
-    site.proxy.weather(first_and(1, Call::is_patch, move || {
+    site.proxy.inject(first_and(1, Call::is_patch, move || {
         let gone = ("DELETE", path.clone(), json!({}));
-        Weather::Meanwhile(vec![gone, ("POST", NODES.to_owned(), object(&node))])
+        InjectedFault::Meanwhile(vec![gone, ("POST", NODES.to_owned(), object(&node))])
     }));
     let (result, detail) = site.drain();
     assert_ne!(result, Done, "{detail}");
@@ -355,10 +355,10 @@ fn a_node_that_is_recreated_during_a_turn_is_a_different_one() {
     assert_eq!(drained(&now), None, "{now}");
     assert!(own(&site.ledger()).is_empty(), "{:?}", site.ledger());
     // Gone for good: no write recreates it.
-    let other = Site::new(&lab, "weather-taken");
+    let other = Site::new(&lab, "fault-taken");
     let path = format!("{NODES}/{}", other.node);
-    other.proxy.weather(first_and(1, Call::is_patch, move || {
-        Weather::Meanwhile(vec![("DELETE", path.clone(), json!({}))])
+    other.proxy.inject(first_and(1, Call::is_patch, move || {
+        InjectedFault::Meanwhile(vec![("DELETE", path.clone(), json!({}))])
     }));
     let (result, detail) = other.drain();
     assert_ne!(result, Done, "{detail}");
@@ -374,15 +374,15 @@ fn a_persons_change_during_a_turn_wins() {
     let opted_out = json!({"metadata": {"labels": {"remediation.medik8s.io/exclude-from-remediation": "true"}}});
     let ours_by_hand = json!({"metadata": {"annotations": {"fabricgate.io/reason": "mine"}}});
     for (name, patch) in [
-        ("weather-cordoned", cordoned),
-        ("weather-opted-out", opted_out),
-        ("weather-by-hand", ours_by_hand),
+        ("fault-cordoned", cordoned),
+        ("fault-opted-out", opted_out),
+        ("fault-by-hand", ours_by_hand),
     ] {
         let site = Site::new(&lab, name);
         let path = format!("{NODES}/{name}");
         let patch_then = patch.clone();
-        site.proxy.weather(first_and(1, Call::is_patch, move || {
-            Weather::Meanwhile(vec![("PATCH", path.clone(), patch_then.clone())])
+        site.proxy.inject(first_and(1, Call::is_patch, move || {
+            InjectedFault::Meanwhile(vec![("PATCH", path.clone(), patch_then.clone())])
         }));
         let (result, detail) = site.drain();
         let now = site.now();
@@ -400,9 +400,9 @@ fn a_persons_change_during_a_turn_wins() {
 fn a_drain_whose_reason_a_person_edited_is_theirs() {
     let Some(lab) = laboratory() else { return };
     for (name, annotations) in [
-        ("weather-edited", json!({"fabricgate.io/reason": "a person: do not touch"})),
-        ("weather-removed", json!({"fabricgate.io/reason": Value::Null})),
-        ("weather-other", json!({"fabricgate.io/reason": "fabricgate:nvlink-low:r9 e7"})),
+        ("fault-edited", json!({"fabricgate.io/reason": "a person: do not touch"})),
+        ("fault-removed", json!({"fabricgate.io/reason": Value::Null})),
+        ("fault-other", json!({"fabricgate.io/reason": "fabricgate:nvlink-low:r9 e7"})),
     ] {
         let site = Site::new(&lab, name);
         let state = site.folder.path().join("state");
@@ -412,7 +412,7 @@ fn a_drain_whose_reason_a_person_edited_is_theirs() {
         let edited = site.now();
         let records = site.turn(ActionKind::Release);
         assert!(!results(&records).contains(&Done), "{name}: {records:?}");
-        assert_eq!(said(&site.now()), said(&edited), "{name}");
+        assert_eq!(content(&site.now()), content(&edited), "{name}");
     }
 }
 
@@ -420,9 +420,9 @@ fn a_drain_whose_reason_a_person_edited_is_theirs() {
 fn an_edited_certificate_does_not_stop_the_gate() {
     let Some(lab) = laboratory() else { return };
     for (name, text) in [
-        ("weather-certificate-a", "{not json"),
-        ("weather-certificate-b", "{\"format\":\"fabricgate.certificate/99\"}"),
-        ("weather-certificate-c", "\u{1b}[2Jx"),
+        ("fault-certificate-a", "{not json"),
+        ("fault-certificate-b", "{\"format\":\"fabricgate.certificate/99\"}"),
+        ("fault-certificate-c", "\u{1b}[2Jx"),
     ] {
         let site = Site::new(&lab, name);
         let path = format!("{NODES}/{name}");
@@ -438,8 +438,8 @@ fn an_edited_certificate_does_not_stop_the_gate() {
 #[test]
 fn one_of_two_concurrent_gates_drains_and_the_other_does_not() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-two");
-    let names: Vec<String> = (1..=6).map(|it| format!("weather-two-{it}")).collect();
+    let site = Site::new(&lab, "fault-two");
+    let names: Vec<String> = (1..=6).map(|it| format!("fault-two-{it}")).collect();
     for name in &names {
         now(site.admin.make(name));
     }
@@ -469,7 +469,7 @@ fn one_of_two_concurrent_gates_drains_and_the_other_does_not() {
 #[test]
 fn actions_are_recorded_as_events_of_the_node_where_allowed() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-events");
+    let site = Site::new(&lab, "fault-events");
     let live = now(site.gate.read_nodes(&[site.node.as_str().into()])).expect("read");
     let records = site.turn(ActionKind::Drain);
     let server = through(&site.folder.path().join("admin.proxy.kubeconfig"));
@@ -490,10 +490,10 @@ fn actions_are_recorded_as_events_of_the_node_where_allowed() {
     assert_eq!(events[0]["reason"], "FabricDrained");
     assert_eq!(events[0]["involvedObject"]["uid"], site.before["metadata"]["uid"]);
     // An account without the right gets one message, and nothing else differs.
-    site.proxy.weather(first(
+    site.proxy.inject(first(
         usize::MAX,
         |it| it.method == "POST",
-        || Weather::Answer(403, Vec::new()),
+        || InjectedFault::Answer(403, Vec::new()),
     ));
     assert!(now(tell()).expect_err("denied").contains("no permission"));
     site.is_drained();
@@ -502,16 +502,16 @@ fn actions_are_recorded_as_events_of_the_node_where_allowed() {
 #[test]
 fn a_slow_server_is_waited_for_within_bounds() {
     let Some(lab) = laboratory() else { return };
-    let site = Site::new(&lab, "weather-slow");
-    site.proxy.weather(|_| Weather::Slow(Duration::from_millis(400)));
+    let site = Site::new(&lab, "fault-slow");
+    site.proxy.inject(|_| InjectedFault::Slow(Duration::from_millis(400)));
     assert_eq!(site.drain().0, Done);
     site.is_drained();
     // A server without an answer for longer than the limit.
-    let stuck = Site::new(&lab, "weather-stuck");
-    stuck.proxy.weather(first(
+    let stuck = Site::new(&lab, "fault-stuck");
+    stuck.proxy.inject(first(
         usize::MAX,
         |it| it.method == "PATCH",
-        || Weather::Slow(Duration::from_secs(3_600)),
+        || InjectedFault::Slow(Duration::from_secs(3_600)),
     ));
     let (result, detail) = stuck.drain();
     assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");

@@ -1,6 +1,6 @@
 """Fleets with thousands of simultaneous faults, through every stage, timed.
 
-For ci/bench-scale --bad-days. The same fault in a fleet and in one of four times
+For ci/bench-scale --failures. The same fault in a fleet and in one of four times
 the nodes: a stage that takes more than about four times as long is not linear. Every stage
 is a command of the program itself, on simulated nodes that answer inside it.
 """

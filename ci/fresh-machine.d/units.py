@@ -1,5 +1,5 @@
 """Starts, stops, kills and removes the units of the package under the systemd of the
-machine that ci/stranger has booted, and checks the results.
+machine that ci/fresh-machine has booted, and checks the results.
 
     units.py RUN audit|watch
 
@@ -64,7 +64,7 @@ def hold(wanted, what):
 
 
 def seen(what):
-    print(f"stranger:   seen: {what}", flush=True)
+    print(f"fresh-machine:   seen: {what}", flush=True)
 
 
 def fails(machine, unit, status, words, action="start"):
@@ -185,5 +185,5 @@ def watch(machine):
 try:
     {"audit": audit, "watch": watch}[sys.argv[2]](Machine(sys.argv[1]))
 except NotAsSaid as error:
-    print(f"stranger: {error}", file=sys.stderr)
+    print(f"fresh-machine: {error}", file=sys.stderr)
     sys.exit(1)

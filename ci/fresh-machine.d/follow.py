@@ -1,4 +1,4 @@
-"""Follows a page of the documentation on the machine that ci/stranger has booted.
+"""Follows a page of the documentation on the machine that ci/fresh-machine has booted.
 
     follow.py RUN PAGE
 
@@ -331,7 +331,7 @@ def main(run, page):
             except NotAsSaid as error:
                 raise NotAsSaid(f"{place}: {error}") from error
             seen += 1
-            print(f"stranger:   seen: {result}", flush=True)
+            print(f"fresh-machine:   seen: {result}", flush=True)
             continue
         code = re.search(r"# exit code (\d+)$", what.split("\n")[0])
         expected = int(code.group(1)) if code else 0
@@ -343,14 +343,14 @@ def main(run, page):
         shown = what.split("\n")[0]
         if kind == "run":
             commands += 1
-            print(f"stranger: {place}: {shown} ({ran.returncode}, {time.monotonic() - begun:.1f} s)", flush=True)
+            print(f"fresh-machine: {place}: {shown} ({ran.returncode}, {time.monotonic() - begun:.1f} s)", flush=True)
         else:
-            print(f"stranger:   in the lab: {shown}", flush=True)
-    print(f"stranger: {page.name}: {commands} commands as written, {seen} looks")
+            print(f"fresh-machine:   in the lab: {shown}", flush=True)
+    print(f"fresh-machine: {page.name}: {commands} commands as written, {seen} looks")
 
 
 try:
     main(*sys.argv[1:])
 except NotAsSaid as error:
-    print(f"stranger: {error}", file=sys.stderr)
+    print(f"fresh-machine: {error}", file=sys.stderr)
     sys.exit(1)

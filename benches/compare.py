@@ -1,6 +1,6 @@
 """The program compared with the usual alternatives, in one table.
 
-For ci/bench-beside. Both sides get the same inputs on the same machine, in turn,
+For ci/bench-compare. Both sides get the same inputs on the same machine, in turn,
 and the fastest of several runs counts. Prints Markdown; an unavailable side is
 named with the reason, and not replaced.
 """
