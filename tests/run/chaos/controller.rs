@@ -20,7 +20,7 @@ use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::model::{By, DRAIN, Entry, Fields, Order, What};
 use super::storm::slurm;
-use super::storm::world::{Forecast, Weather, World};
+use super::storm::world::{FaultPlan, InjectedFault, World};
 
 /// Processes that may be killed, by the number of a command.
 type Victims = BTreeMap<u32, Victim>;
@@ -31,7 +31,7 @@ struct State {
     /// Changes with the earlier values, which a crash restores.
     young: Vec<(Instant, String, Fields)>,
     log: Vec<Entry>,
-    forecast: Forecast,
+    fault_plan: FaultPlan,
     gone_until: Instant,
     hung_until: Instant,
     victims: Victims,
@@ -68,7 +68,7 @@ impl Controller {
             nodes,
             young: Vec::new(),
             log: Vec::new(),
-            forecast: Forecast::default(),
+            fault_plan: FaultPlan::default(),
             gone_until: now,
             hung_until: now,
             victims: BTreeMap::new(),
@@ -94,35 +94,37 @@ impl Controller {
 
     fn serve(&self, mut stream: UnixStream) -> Option<()> {
         let question = question(&stream)?;
-        let weather = {
+        let fault = {
             let mut state = self.state();
             if Instant::now() < state.gone_until {
                 return None;
             }
-            state.forecast.next()
+            state.fault_plan.next()
         };
         self.awake();
-        let weather = match weather {
-            Some(late @ (Weather::Late(_) | Weather::HandAfter(..))) if !question.is_change => {
-                self.state().forecast.postpone(late);
+        let fault = match fault {
+            Some(late @ (InjectedFault::Late(_) | InjectedFault::HandAfter(..)))
+                if !question.is_change =>
+            {
+                self.state().fault_plan.postpone(late);
                 None
             }
-            weather => weather,
+            fault => fault,
         };
-        match weather {
+        match fault {
             None => self.answer(&question, &mut stream),
-            Some(Weather::KillBefore) => self.kill(&question),
-            Some(Weather::KillAfter) => {
+            Some(InjectedFault::KillBefore) => self.kill(&question),
+            Some(InjectedFault::KillAfter) => {
                 self.done(&question);
                 self.kill(&question)
             }
-            Some(Weather::Orphan) => {
+            Some(InjectedFault::Orphan) => {
                 self.kill(&question);
                 std::thread::sleep(Duration::from_millis(200));
                 self.done(&question);
                 None
             }
-            Some(Weather::Late(time)) => {
+            Some(InjectedFault::Late(time)) => {
                 self.state().late += 1;
                 self.kill(&question);
                 std::thread::sleep(time);
@@ -130,7 +132,7 @@ impl Controller {
                 self.state().late -= 1;
                 None
             }
-            Some(Weather::HandAfter(time, edit)) => {
+            Some(InjectedFault::HandAfter(time, edit)) => {
                 let answered = self.answer(&question, &mut stream);
                 drop(stream);
                 let names = question.body["name"].as_array().into_iter().flatten();
@@ -141,35 +143,35 @@ impl Controller {
                 self.state().edit(&node, &edit);
                 answered
             }
-            Some(Weather::Lost) => None,
-            Some(Weather::LostAnswer) => {
+            Some(InjectedFault::Lost) => None,
+            Some(InjectedFault::LostAnswer) => {
                 self.done(&question);
                 None
             }
-            Some(Weather::Refused) => refused(&mut stream),
-            Some(Weather::RefusedAfter) => {
+            Some(InjectedFault::Refused) => refused(&mut stream),
+            Some(InjectedFault::RefusedAfter) => {
                 self.done(&question);
                 refused(&mut stream)
             }
-            Some(Weather::Torn) => {
+            Some(InjectedFault::Torn) => {
                 let text = self.done(&question).to_string();
                 let half = &text[..text.len() / 2];
                 respond(&mut stream, 200, half)
             }
-            Some(Weather::Slow(time)) => {
+            Some(InjectedFault::Slow(time)) => {
                 std::thread::sleep(time);
                 self.answer(&question, &mut stream)
             }
-            Some(Weather::Hand(node, edit)) => {
+            Some(InjectedFault::Hand(node, edit)) => {
                 self.state().edit(&node, &edit);
                 self.answer(&question, &mut stream)
             }
-            Some(Weather::Crash(away, forgets)) => {
+            Some(InjectedFault::Crash(away, forgets)) => {
                 self.done(&question);
                 self.state().crash(away, forgets);
                 None
             }
-            Some(Weather::Hang(time)) => {
+            Some(InjectedFault::Hang(time)) => {
                 {
                     // Received requests are processed first, even if their client is gone.
                     let mut state = self.state();
@@ -242,12 +244,12 @@ impl World for Controller {
         )
     }
 
-    fn expect(&self, weather: BTreeMap<usize, Weather>) {
-        self.state().forecast = Forecast::of(weather);
+    fn expect(&self, fault: BTreeMap<usize, InjectedFault>) {
+        self.state().fault_plan = FaultPlan::of(fault);
     }
 
     fn met(&self) -> Vec<String> {
-        self.state().forecast.met.clone()
+        self.state().fault_plan.met.clone()
     }
 
     fn questions(&self) -> usize {
@@ -308,8 +310,7 @@ impl State {
         let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let by = By::Gate(command);
-        let what =
-            What::ProgramOutput { nodes: nodes.clone(), order: order.clone(), journal, evidence };
+        let what = What::Sent { nodes: nodes.clone(), order: order.clone(), journal, evidence };
         self.log.push(Entry { by, what });
         for name in &nodes {
             self.change(by, name, &order);

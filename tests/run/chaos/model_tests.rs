@@ -98,7 +98,7 @@ impl History {
         let nodes = vec![node.to_owned()];
         let by = By::Gate(1);
         self.log.push(Entry { by, what: What::Read(now) });
-        self.log.push(Entry { by, what: What::ProgramOutput { nodes, order, journal, evidence } });
+        self.log.push(Entry { by, what: What::Sent { nodes, order, journal, evidence } });
         self.becomes(by, node, after);
     }
 
@@ -131,7 +131,7 @@ fn a_drain_with_intent_and_evidence_breaks_no_invariant() {
 #[test]
 fn a_drain_before_its_intent_is_seen() {
     let mut history = good();
-    let What::ProgramOutput { journal, .. } = &mut history.log[1].what else { panic!() };
+    let What::Sent { journal, .. } = &mut history.log[1].what else { panic!() };
     *journal = 99;
     breaks(&history, "without an open intent");
 }
@@ -139,7 +139,7 @@ fn a_drain_before_its_intent_is_seen() {
 #[test]
 fn a_drain_after_its_intent_was_ended_is_seen() {
     let mut history = good();
-    let What::ProgramOutput { journal, .. } = &mut history.log[1].what else { panic!() };
+    let What::Sent { journal, .. } = &mut history.log[1].what else { panic!() };
     *journal = FILE;
     breaks(&history, "without an open intent");
 }
@@ -147,7 +147,7 @@ fn a_drain_after_its_intent_was_ended_is_seen() {
 #[test]
 fn a_drain_without_verdicts_on_disk_is_seen() {
     let mut history = good();
-    let What::ProgramOutput { evidence, .. } = &mut history.log[1].what else { panic!() };
+    let What::Sent { evidence, .. } = &mut history.log[1].what else { panic!() };
     *evidence = false;
     breaks(&history, "names a run without verdicts");
 }
