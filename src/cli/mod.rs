@@ -20,6 +20,7 @@ pub mod run_lookup;
 pub mod runtime;
 #[cfg(test)]
 mod schemas;
+pub(crate) mod simulated_node;
 pub mod simulation_option;
 pub mod stdout;
 pub mod stored_run;
@@ -94,7 +95,7 @@ enum CliCommand {
 
 /// Parses the command line, runs the command, and returns its exit code.
 pub fn main() -> ExitCode {
-    if let Some(result) = sim::answer_by_name() {
+    if let Some(result) = simulated_node::answer_by_name() {
         return report_result(result, false);
     }
     let cli = match Cli::try_parse() {

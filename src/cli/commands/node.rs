@@ -15,7 +15,7 @@ use crate::cli::commands::node::facts::{DriverArgs, FactsArgs};
 use crate::cli::commands::node::gpu_library::LibraryArgs;
 use crate::cli::commands::node::probe::children::ChildArgs;
 use crate::cli::commands::node::probe::{ProbeArgs, children};
-use crate::cli::commands::sim;
+use crate::cli::simulated_node;
 use crate::cli::stdout::{Globals, note};
 use crate::exit;
 use node::exec::{guard, self_exe};
@@ -105,14 +105,14 @@ pub fn run(args: &NodeArgs, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 fn run_worker(args: &WorkerArgs) -> anyhow::Result<u8> {
-    if let Some(code) = sim::refused_worker_code() {
+    if let Some(code) = simulated_node::refused_worker_code() {
         return Ok(code);
     }
     let setup = WorkerSetup {
         executable: self_exe::current_executable()?,
         even_if_busy: args.even_if_busy,
         proc: PathBuf::from("/proc"),
-        is_machine: !sim::is_simulated(),
+        is_machine: !simulated_node::is_simulated(),
     };
     // The worker's children die with this thread, so it must be the main one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -127,7 +127,7 @@ pub(super) struct TransientSchedule {
 impl TransientSchedule {
     pub(super) fn new(key: NoiseKey, climate: TransientRates, days: usize, racks: usize) -> Self {
         let key = key.with_name("weather");
-        let mut weather = Self {
+        let mut schedule = Self {
             key,
             rates: climate,
             transients: BTreeMap::new(),
@@ -137,19 +137,19 @@ impl TransientSchedule {
         for day in 0..days {
             let of_day = key.with_part(day as u64);
             if of_day.with_name("host").fraction() < climate.host {
-                weather.bad_host_days.push(day);
+                schedule.bad_host_days.push(day);
             }
             if of_day.with_name("driver").fraction() < climate.driver {
-                weather.driver_days.push(day);
+                schedule.driver_days.push(day);
             }
             for rack in 0..racks {
                 let spells = draw_transients(of_day.with_part(rack as u64), climate, day);
                 if !spells.is_empty() {
-                    weather.transients.insert((day, rack), spells);
+                    schedule.transients.insert((day, rack), spells);
                 }
             }
         }
-        weather
+        schedule
     }
 
     /// Number of driver updates of a node by a day.

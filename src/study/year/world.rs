@@ -101,7 +101,8 @@ struct YearWorld<'r> {
 pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> YearScore {
     let key = NoiseKey::from_seed(setting.seed).with_name("year").with_part(world as u64);
     let fleet = YearFleet::new(setting.racks);
-    let weather = TransientSchedule::new(key, setting.transient_rates, setting.days, setting.racks);
+    let transients =
+        TransientSchedule::new(key, setting.transient_rates, setting.days, setting.racks);
     let troubles = fault::draw_faults(key, &fleet, setting.days, setting.fault_factor);
     let open =
         |trouble| FaultRecord { fault: trouble, reported_s: None, acted_s: None, repaired_s: None };
@@ -115,7 +116,7 @@ pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> 
         setting,
         key,
         fleet,
-        transients: weather,
+        transients,
         faults: troubles.into_iter().map(open).collect(),
         parts: YearPartState::default(),
         gate,

@@ -5,7 +5,7 @@ use crate::cli::commands::node::probe::common::{GpuProbeOptions, ProbeProgress};
 use crate::cli::commands::node::probe::copy::CopyArgs;
 use crate::cli::commands::node::probe::fabric::FabricArgs;
 use crate::cli::commands::node::probe::{collective, common, copy, fabric};
-use crate::cli::commands::sim;
+use crate::cli::simulated_node;
 use crate::cli::stdout;
 use crate::exit;
 
@@ -68,7 +68,7 @@ pub fn run(args: &AllArgs, json: bool, progress: &mut ProbeProgress) -> anyhow::
     let mut codes = Vec::new();
     print_heading(json, "Copies", true)?;
     codes.push(copy::run(&copies, json, progress)?);
-    if !sim::is_simulated() && !progress.was_interrupted() {
+    if !simulated_node::is_simulated() && !progress.was_interrupted() {
         print_heading(json, "Sharing of memory", false)?;
         codes.push(fabric::run(&fabrics, json, progress)?);
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::cli::commands::node::probe::common;
 use crate::cli::commands::node::probe::common::{GpuProbeOptions, GpuSelection, ProbeProgress};
-use crate::cli::commands::sim;
-use crate::cli::commands::sim::SimProbeAnswer;
+use crate::cli::simulated_node;
+use crate::cli::simulated_node::SimProbeAnswer;
 use crate::cli::stdout;
 use crate::exit;
 use crate::exit::CommandError;
@@ -186,8 +186,12 @@ pub fn run(args: &CollectiveArgs, json: bool, progress: &mut ProbeProgress) -> a
         iterations: args.iterations,
         asserted: request.path.map(simulated_name),
     };
-    let simulated =
-        sim::answer_collective_probe(&sim_request, &args.gpus.0, &nodes, &request.environment);
+    let simulated = simulated_node::answer_collective_probe(
+        &sim_request,
+        &args.gpus.0,
+        &nodes,
+        &request.environment,
+    );
     let document = match simulated {
         Some(simulated) => match simulated? {
             SimProbeAnswer::Document(document) => document,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 
-use crate::cli::commands::sim;
+use crate::cli::simulated_node;
 use crate::cli::stdout;
 use crate::exit;
 use crate::exit::CommandError;
@@ -334,7 +334,7 @@ pub fn child_environment() -> BTreeMap<String, String> {
 pub fn read_simulated_nodes(on_all_nodes: bool) -> anyhow::Result<Vec<String>> {
     /// Seconds that the other nodes may take to start.
     const PATIENCE_S: f64 = 60.0;
-    if !on_all_nodes || !sim::is_simulated() {
+    if !on_all_nodes || !simulated_node::is_simulated() {
         return Ok(Vec::new());
     }
     let (mut out, mut progress) = (io::stdout().lock(), io::sink());

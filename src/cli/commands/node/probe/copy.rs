@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crate::cli::commands::node::probe::common;
 use crate::cli::commands::node::probe::common::{GpuProbeOptions, GpuSelection, ProbeProgress};
-use crate::cli::commands::sim;
-use crate::cli::commands::sim::SimProbeAnswer;
+use crate::cli::simulated_node;
+use crate::cli::simulated_node::SimProbeAnswer;
 use crate::cli::stdout;
 use crate::exit;
 use engine::report;
@@ -129,7 +129,7 @@ pub fn run(args: &CopyArgs, json: bool, progress: &mut ProbeProgress) -> anyhow:
     }
     let task = args.build_task();
     let nodes = common::read_simulated_nodes(args.common.on_all_nodes)?;
-    let document = match sim::answer_copy_probe(&task, &nodes) {
+    let document = match simulated_node::answer_copy_probe(&task, &nodes) {
         Some(simulated) => match simulated? {
             SimProbeAnswer::Document(document) => document,
             SimProbeAnswer::Ended(code) => return Ok(code),

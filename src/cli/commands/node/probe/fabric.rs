@@ -2,7 +2,7 @@
 
 use crate::cli::commands::node::probe::common;
 use crate::cli::commands::node::probe::common::{GpuProbeOptions, ProbeProgress};
-use crate::cli::commands::sim;
+use crate::cli::simulated_node;
 use crate::cli::stdout;
 use crate::exit;
 use crate::exit::CommandError;
@@ -40,7 +40,7 @@ pub fn run(args: &FabricArgs, json: bool, progress: &mut ProbeProgress) -> anyho
         ))?;
         return Ok(exit::PASS);
     }
-    if sim::is_simulated() {
+    if simulated_node::is_simulated() {
         let why = "a simulated node has no driver to try";
         return Err(CommandError::environment(why).into());
     }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cli::commands::sim;
 use crate::cli::runtime::random_number;
+use crate::cli::simulated_node;
 use crate::cli::stdout;
 use crate::exit;
 use crate::exit::CommandError;
@@ -140,7 +140,7 @@ fn report_failure(error: &tcp::TcpError) -> u8 {
 /// The simulated fabric's result, if this process plays a simulated node.
 fn answer_simulated(args: &TcpArgs) -> Option<anyhow::Result<u8>> {
     let (peer, rail) = (parse_optional(&args.peer), parse_optional(&args.rail));
-    sim::answer_tcp_probe(&sim::SimTcpRequest {
+    simulated_node::answer_tcp_probe(&simulated_node::SimTcpRequest {
         connect: args.connect.as_deref(),
         peer: peer.as_deref(),
         rail: rail.as_deref(),
