@@ -33,7 +33,7 @@ pub fn open_run(path: &Path) -> Result<StoredRun, CommandError> {
         RunState::Complete => {}
         RunState::Partial => note(&format!("{path_text}: this run was interrupted and is partial")),
         RunState::Running => {
-            note(&format!("{path_text}: this run is still running or was killed, and is partial"))
+            note(&format!("{path_text}: this run is still running or was killed, and is partial"));
         }
     }
     Ok(stored)

@@ -429,7 +429,7 @@ impl BestCollectiveRun<'_> {
         found.evidence.extend(worst.evidence.first().cloned());
         if node.is_some() {
             key.members.iter().for_each(|member| {
-                ledger.add_doubt(member, node_verdicts::no_pass_reason(&summary))
+                ledger.add_doubt(member, node_verdicts::no_pass_reason(&summary));
             });
         }
         ledger.add(found);

@@ -202,7 +202,7 @@ impl<'p> PlanExecution<'_, 'p> {
             let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
             let (result, detail) = (ActionResult::Done, text::clean(&detail));
             events.push(JournalEvent::Outcome { id: id.clone(), result, detail: detail.clone() });
-            events.push(JournalEvent::Undone { node, id, detail: detail });
+            events.push(JournalEvent::Undone { node, id, detail });
         }
         self.executor.journal.append_all(events)?;
         for (begun, now) in undone {
