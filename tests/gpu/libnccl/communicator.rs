@@ -53,7 +53,7 @@ impl Communicator {
         ranks: u32,
         is_blocking: bool,
     ) -> Result<Arc<Self>, c_int> {
-        let deaf = DESCRIPTION.says(&["nccl", "deaf"]).unwrap_or(false);
+        let deaf = DESCRIPTION.is_yes(&["nccl", "deaf"]).unwrap_or(false);
         let communicator = Arc::new(Self {
             meeting: Meeting::new(folder, rank, ranks, deaf),
             is_blocking,
