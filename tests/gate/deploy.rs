@@ -414,10 +414,10 @@ fn the_names_in_the_policy_are_the_programs() {
     assert!(policy.contains(&format!("c.type == '{}'", kubernetes_node::CONDITION)));
     let account = "system:serviceaccount:fabricgate:fabricgate-gate";
     assert!(policy.contains(account));
-    let neighbours = deploy().join("integrations");
-    let rule = documents(&neighbours.join("node-readiness-rule.yaml")).remove(0);
+    let integrations = deploy().join("integrations");
+    let rule = documents(&integrations.join("node-readiness-rule.yaml")).remove(0);
     assert_eq!(rule["spec"]["conditions"][0]["type"], kubernetes_node::CONDITION);
-    let check = documents(&neighbours.join("node-health-check.yaml")).remove(0);
+    let check = documents(&integrations.join("node-health-check.yaml")).remove(0);
     let conditions = check["spec"]["unhealthyConditions"].as_array().expect("a list");
     assert!(!conditions.is_empty());
     // An unknown state is not a reason to reboot.
@@ -426,7 +426,7 @@ fn the_names_in_the_policy_are_the_programs() {
             .iter()
             .all(|it| it["type"] == kubernetes_node::CONDITION && it["status"] == "False")
     );
-    let [kubelet, karpenter, _] = &documents(&neighbours.join("start-up-taint.yaml"))[..] else {
+    let [kubelet, karpenter, _] = &documents(&integrations.join("start-up-taint.yaml"))[..] else {
         panic!("three")
     };
     for taint in [

@@ -216,7 +216,7 @@ async fn a_real_server_takes_every_manifest_and_lets_its_pods_into_their_namespa
     }
     assert_eq!(pods, 5);
     // Of the other products only node-readiness-controller's rule is known here.
-    let rule = documents(&deploy().join("neighbours/node-readiness-rule.yaml")).remove(0);
+    let rule = documents(&deploy().join("integrations/node-readiness-rule.yaml")).remove(0);
     let rules = collection(&rule);
     if admin.get(&rules).await.is_ok() {
         let tried = format!("{rules}?dryRun=All&fieldValidation=Strict");
@@ -227,7 +227,7 @@ async fn a_real_server_takes_every_manifest_and_lets_its_pods_into_their_namespa
 
 /// The Job that NVSentinel makes of fabricgate's template, as it fills it in.
 fn validation(name: &str) -> Value {
-    let values = documents(&deploy().join("neighbours/nvsentinel-validation.yaml")).remove(0);
+    let values = documents(&deploy().join("integrations/nvsentinel-validation.yaml")).remove(0);
     let template = values["templates"]["fabricgate-job.yaml"].as_str().expect("a template");
     let filled = template
         .replace("{{.ValidationRequestName}}-{{.TestGroupName}}", name)
