@@ -275,7 +275,7 @@ async fn pods_of_a_killed_process_are_found_by_journal_and_by_labels() {
     std::fs::remove_dir_all(site.folder.path().join("gate")).expect("removed");
     let output = site.run(&["gate", "recover"]);
     output.expect(0);
-    assert!(output.stderr.contains("in no journal here"), "{}", output.stderr);
+    assert!(output.stderr.contains("in no journal of this host"), "{}", output.stderr);
     assert_eq!(name(&site.pods().await), [json!("watch")]);
 
     // The next sweep does the same before it begins.

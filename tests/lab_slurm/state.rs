@@ -82,7 +82,7 @@ fn defect_1_a_machine_that_an_operator_declares_gone_holds_nothing() {
     let (site, reason) = killed_elsewhere(&lab);
     let wrong = fabricgate(&site, &["gate", "recover", "--gone", "gatec", "--why", "typo"]);
     expect(&wrong, 2);
-    assert!(wrong.stderr.contains("held by gateb"), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("the allocations belong to gateb"), "{}", wrong.stderr);
     let output = fabricgate(&site, &["gate", "recover", "--gone", "gateb", "--why", "burnt"]);
     expect(&output, 0);
     assert_eq!(drained(&lab, NODE), Some(reason), "{}", output.stderr);
@@ -134,7 +134,7 @@ fn defect_2_a_controller_without_its_state_undoes_nothing() {
     let again = fabricgate(&site, &["apply", &run, "--apply"]);
     expect(&again, 0);
     assert_eq!(drained(&lab, NODE), reason, "{}", again.stderr);
-    assert!(again.stderr.contains("the controller lost our drain"), "{}", again.stderr);
+    assert!(again.stderr.contains("the controller lost the fabricgate drain"), "{}", again.stderr);
     forgetful(&lab);
     expect(&fabricgate(&site, &["gate", "recover"]), 0);
     assert_eq!(drained(&lab, NODE), reason);

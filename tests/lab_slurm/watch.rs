@@ -46,7 +46,7 @@ fn an_uncertified_node_is_admitted_and_an_operators_drain_is_not() {
     lab.wait_for("features are forgotten", || {
         !lab.features("node0002").contains("fabric_verified")
     });
-    let all_off = WATCH.replace("nodes = 2", "nodes = 2\nprofiles = { missing = \"off\" }");
+    let all_off = WATCH.replacen("nodes = 2", "nodes = 2\nprofiles = { missing = \"off\" }", 1);
     let config = fs::read_to_string(site.path().join("fabricgate.toml")).expect("read");
     fs::write(site.path().join("fabricgate.toml"), config.replace(WATCH, &all_off))
         .expect("written");
