@@ -302,7 +302,11 @@ async fn pods_of_a_killed_process_are_found_by_journal_and_by_labels() {
     }
     let output = site.run(&["gate", "recover"]);
     output.expect(6);
-    assert!(output.stderr.contains("on elsewhere, whose state is unknown here"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("on elsewhere, whose state is unknown here"),
+        "{}",
+        output.stderr
+    );
     assert!(output.stderr.contains("gate recover --gone elsewhere --why"), "{}", output.stderr);
     assert_eq!(site.pods().await.len(), 3);
     for pod in site.pods().await {

@@ -1,5 +1,7 @@
-//! The common part of all figures that plotters draws: the canvas, the text styles, the colours and
-//! the axes. The modules that use it only supply data.
+//! The common part of all charts: the canvas, the text styles, the colours and the axes of figures,
+//! and the sparkline. The modules that use it only supply data.
+
+use std::fmt::Write as _;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -125,6 +127,72 @@ fn axis_step(most: f64) -> f64 {
         step *= factor;
     }
     step
+}
+
+/// A line of values without axes. The page's stylesheet gives it its colours, so plotters, which
+/// writes no classes, does not draw it.
+pub(super) struct Sparkline {
+    /// Values that are not finite leave their place empty.
+    pub(super) values: Vec<f64>,
+    /// The usual range.
+    pub(super) band: Option<(f64, f64)>,
+    /// The points of changes and alarms.
+    pub(super) changes: Vec<usize>,
+    pub(super) alarms: Vec<usize>,
+}
+
+impl Sparkline {
+    /// The SVG element; `description` is its text for screen readers.
+    pub(super) fn draw(&self, description: &str) -> String {
+        const WIDTH: f64 = 160.0;
+        const HEIGHT: f64 = 30.0;
+        const EDGE: f64 = 4.0;
+        let values: Vec<(usize, f64)> =
+            self.values.iter().copied().enumerate().filter(|(_, v)| v.is_finite()).collect();
+        let band_ends = self.band.iter().flat_map(|(a, b)| [*a, *b]);
+        let ends = values.iter().map(|(_, v)| *v).chain(band_ends);
+        let low = ends.clone().fold(f64::INFINITY, f64::min);
+        let high = ends.fold(f64::NEG_INFINITY, f64::max);
+        // A constant part is a line in the middle, not enlarged noise.
+        let room = (high - low).max(0.02 * high.abs()).max(f64::MIN_POSITIVE);
+        let middle = f64::midpoint(low, high);
+        let y = |v: f64| HEIGHT / 2.0 - (v - middle) / room * (HEIGHT - 2.0 * EDGE);
+        let number = |i: usize| f64::from(u32::try_from(i).unwrap_or(u32::MAX));
+        let last = number(self.values.len().saturating_sub(1)).max(1.0);
+        let x = |i: usize| EDGE + number(i) / last * (WIDTH - 2.0 * EDGE);
+        let mut name = String::new();
+        super::svg_heatmap::escape_markup(description, &mut name);
+        let mut svg = format!(
+            "<svg class=\"spark\" viewBox=\"0 0 {WIDTH:.0} {HEIGHT:.0}\" width=\"{WIDTH:.0}\" \
+             height=\"{HEIGHT:.0}\" role=\"img\" aria-label=\"{name}\"><title>{name}</title>"
+        );
+        if let Some((a, b)) = self.band {
+            let (top, height) = (y(b), (y(a) - y(b)).max(1.0));
+            let _ = write!(
+                svg,
+                "<rect class=\"usual\" x=\"0\" y=\"{top:.1}\" width=\"{WIDTH:.0}\" height=\"{height:.1}\"/>"
+            );
+        }
+        for &i in &self.changes {
+            let _ = write!(svg, "<path class=\"change\" d=\"M{:.1} 0v{HEIGHT:.0}\"/>", x(i));
+        }
+        let path: Vec<String> =
+            values.iter().map(|(i, v)| format!("{:.1} {:.1}", x(*i), y(*v))).collect();
+        let _ = write!(svg, "<path class=\"line\" d=\"M{}\"/>", path.join("L"));
+        for &i in self.alarms.iter().filter(|i| self.values[**i].is_finite()) {
+            let (x, top) = (x(i), y(self.values[i]) - 3.5);
+            // A diamond, so that its colour is not the only sign.
+            let _ = write!(
+                svg,
+                "<path class=\"alarm\" d=\"M{x:.1} {top:.1}l3.5 3.5-3.5 3.5-3.5-3.5z\"/>"
+            );
+        }
+        if let Some(&(i, v)) = values.last() {
+            let (x, y) = (x(i), y(v));
+            let _ = write!(svg, "<circle class=\"now\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\"/>");
+        }
+        svg + "</svg>"
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use super::reason_groups::ReasonGroup;
 use super::terminal::group_unknown_by_reason;
 use model::comparison::{RepairReport, RunComparison};
 use model::id::DomainName;
-use model::run::Run;
+use model::run::{Run, RunInfo};
 use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::Outcome;
@@ -41,7 +41,6 @@ use domains::{HtmlDomain, HtmlDrawings, draw_domains};
 use figures::{FigureData, FigureText, PriorGrids};
 use findings::HtmlFinding;
 use fleet::{HtmlNodeLine, HtmlPassingGroup, HtmlRack};
-use history::HtmlTrendRow;
 
 const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
@@ -91,11 +90,15 @@ struct HtmlPage<'a> {
     place: String,
     what: String,
     counts: Vec<(String, &'static str, usize)>,
-    made: String,
+    info: &'a RunInfo,
     facts: Vec<(&'static str, String)>,
     findings: Vec<HtmlFinding<'a>>,
     findings_more: usize,
-    racks: Vec<HtmlRack>,
+    /// The numbers of the domains of the filter.
+    filter_domains: BTreeMap<&'a str, usize>,
+    /// The anchors of the lines of nodes.
+    node_anchors: BTreeMap<&'a str, String>,
+    racks: Vec<HtmlRack<'a>>,
     nodes_count: usize,
     troubled: Vec<HtmlNodeLine<'a>>,
     passing: Vec<HtmlPassingGroup<'a>>,
@@ -103,17 +106,17 @@ struct HtmlPage<'a> {
     fleet: Vec<FigureText>,
     fleet_nodes: usize,
     network: Vec<FigureText>,
-    domains: Vec<HtmlDomainRow>,
+    domains: Vec<HtmlDomainSummary<'a>>,
     domains_more: usize,
     drawn: Vec<HtmlDomain>,
     left_out: Vec<String>,
     source: &'a str,
     repaired: Option<&'a RepairReport>,
-    /// Domain and line of each repaired node.
-    repaired_places: BTreeMap<&'a str, (Option<usize>, Option<String>)>,
+    /// The domain of each repaired node.
+    repaired_domains: BTreeMap<&'a str, Option<&'a str>>,
     comparison: Option<&'a RunComparison>,
     before: Option<String>,
-    trends: Vec<HtmlTrendRow>,
+    trends: Vec<&'a Trend>,
     trends_more: usize,
     unknown: Vec<(String, Vec<String>, usize)>,
     unknown_count: usize,
@@ -136,15 +139,16 @@ struct HtmlScriptData {
 }
 
 #[derive(Serialize)]
-struct HtmlDomainRow {
+struct HtmlDomainSummary<'a> {
     name: String,
-    index: Option<usize>,
+    domain: Option<String>,
     anchor: Option<String>,
-    platform: String,
-    outcome: &'static str,
-    nodes: String,
+    platform: Option<&'a str>,
+    outcome: Outcome,
+    nodes: usize,
+    passed: usize,
     tests: usize,
-    lowest: String,
+    lowest_ratio: Option<f64>,
 }
 
 fn build_page<'a>(
@@ -164,27 +168,21 @@ fn build_page<'a>(
         })
         .collect();
     let domain_names: Vec<&str> = domain_names(run);
-    let index: BTreeMap<&str, usize> = domain_names.iter().copied().zip(0..).collect();
     let mut anchors = HtmlAnchors::default();
-    let mut findings = findings::build_findings(run, context.trends, &index, &mut anchors);
-    let nodes = fleet::build_fleet(run, context.trends, &index, &mut findings, &mut anchors);
+    let findings = findings::build_findings(run, context.trends, &mut anchors);
+    let nodes = fleet::build_fleet(run, context.trends, &findings, &mut anchors);
     let grids = build_grids(run);
     let fleet = fleet_grids(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
     let earlier = context.before.map(PriorGrids::from_run).unwrap_or_default();
-    let HtmlDrawings { fleet, domains: mut drawn, network, left_out, data } =
+    let HtmlDrawings { fleet, domains: drawn, network, left_out, data } =
         draw_domains(run, &grids, &fleet, &earlier, &findings)?;
-    for domain in &mut drawn {
-        domain.index = index.get(domain.name.as_str()).copied();
-    }
     let repaired = context.repairs.iter().flat_map(|it| &it.nodes).map(|it| {
-        let domain = run.claims.domain_of(&it.node).map(|domain| domain.name.as_str());
-        let index = domain.and_then(|name| index.get(name)).copied();
-        (it.node.as_str(), (index, nodes.places.get(it.node.as_str()).cloned()))
+        (it.node.as_str(), run.claims.domain_of(&it.node).map(|domain| domain.name.as_str()))
     });
-    let repaired_places = repaired.collect();
-    let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
-    let (trends, trends_more) = history::build_history(context.trends);
+    let repaired_domains = repaired.collect();
+    let (domains, domains_more) = summarize_domains(run, &grids, &drawn);
+    let (trends, trends_more) = history::select_trends(context.trends);
     let before = context
         .before
         .map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
@@ -210,15 +208,12 @@ fn build_page<'a>(
         place: headline.place,
         what: headline.what,
         counts,
-        made: format!(
-            "{}, {}, {}",
-            clip_text(&run.info.id),
-            clip_text(&run.info.profile),
-            clip_text(&run.info.created)
-        ),
+        info: &run.info,
         facts: list_run_facts(run),
         findings,
         findings_more: verdicts.findings.len().saturating_sub(MOST_FINDINGS),
+        filter_domains: domain_names.iter().copied().zip(0..).collect(),
+        node_anchors: nodes.places,
         racks: nodes.racks,
         nodes_count: verdicts.nodes.len(),
         troubled: nodes.troubled,
@@ -233,7 +228,7 @@ fn build_page<'a>(
         left_out,
         source: &run.info.source,
         repaired: context.repairs,
-        repaired_places,
+        repaired_domains,
         comparison: context.comparison,
         before,
         trends,
@@ -366,12 +361,11 @@ fn items_of_domain<'m, 'a, T>(
     by_domain.get(&name).map_or(&[], Vec::as_slice)
 }
 
-fn build_domain_rows(
-    run: &Run,
+fn summarize_domains<'a>(
+    run: &'a Run,
     grids: &[HeatmapGrid],
     drawn: &[HtmlDomain],
-    index: &BTreeMap<&str, usize>,
-) -> (Vec<HtmlDomainRow>, usize) {
+) -> (Vec<HtmlDomainSummary<'a>>, usize) {
     let verdicts = &run.verdicts;
     let mut names: BTreeSet<Option<&str>> =
         run.claims.domains.iter().map(|d| Some(d.name.as_str())).collect();
@@ -382,7 +376,7 @@ fn build_domain_rows(
     let findings = group_by_domain(&verdicts.findings, |f| f.locus.domain.as_ref());
     let grids_of = group_by_domain(grids, |g| g.domain.as_ref());
     let claims = group_by_domain(&run.claims.domains, |d| Some(&d.name));
-    let mut rows: Vec<(Outcome, HtmlDomainRow)> = names
+    let mut rows: Vec<HtmlDomainSummary<'a>> = names
         .into_iter()
         .map(|name| {
             let nodes = items_of_domain(&nodes, name);
@@ -397,32 +391,27 @@ fn build_domain_rows(
                 }
                 _ => outcome.unwrap_or(Outcome::Unknown),
             };
-            let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
             let grids = items_of_domain(&grids_of, name);
-            let lowest = grids.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min);
             let claim = items_of_domain(&claims, name).first().filter(|_| name.is_some());
-            let platform = claim.and_then(|d| d.platform.as_deref());
-            let index = name.and_then(|name| index.get(name)).copied();
+            let domain = name.map(str::to_owned);
             let name = domain_name(run, name);
-            let row = HtmlDomainRow {
-                index,
+            HtmlDomainSummary {
                 anchor: drawn.iter().find(|d| d.name == name).map(|d| d.anchor.clone()),
                 name,
-                platform: platform.map_or_else(|| "–".to_owned(), clip_text),
-                outcome: outcome.as_str(),
-                nodes: match nodes.len() {
-                    0 => "–".to_owned(),
-                    all => format!("{passed} of {all} pass"),
-                },
+                domain,
+                platform: claim.and_then(|d| d.platform.as_deref()),
+                outcome,
+                nodes: nodes.len(),
+                passed: nodes.iter().filter(|n| n.outcome == Outcome::Pass).count(),
                 tests: grids.len(),
-                lowest: lowest.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
-            };
-            (outcome, row)
+                lowest_ratio: grids.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min),
+            }
         })
         .collect();
-    rows.sort_by_key(|(outcome, _)| std::cmp::Reverse(*outcome));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.outcome));
     let more = rows.len().saturating_sub(ROWS);
-    (rows.into_iter().take(ROWS).map(|(_, row)| row).collect(), more)
+    rows.truncate(ROWS);
+    (rows, more)
 }
 
 /// The Content-Security-Policy of a page with this style and this script.

@@ -15,11 +15,12 @@ use crate::report::blame_marks::{GridBlame, blame_grid};
 use crate::report::colour_scale::MIN_EXPECTED_RATIO;
 use crate::report::grid::{GridReference, GridShape, HeatmapGrid};
 use crate::report::overview::count_low;
-use crate::report::plain_text::{count_noun, format_number, list_names, unit_name};
+use crate::report::plain_text::{count_noun, list_names};
 use crate::report::{ReportError, network};
 use model::id::DomainName;
 use model::run::Run;
 use model::stats::sort_median;
+use model::unit::Unit;
 use model::verdict::Outcome;
 
 /// Passing domains get figures as samples only; this many domains give some.
@@ -38,30 +39,31 @@ const FIGURES: usize = 32;
 const FIGURE_BYTES: usize = 1_500_000;
 /// Most figures of rails and leaves.
 const NETWORK_FIGURES: usize = 6;
+
 #[derive(Serialize)]
 pub(super) struct HtmlDomain {
     pub(super) name: String,
     pub(super) anchor: String,
-    pub(super) tests: Vec<HtmlTestRow>,
+    pub(super) tests: Vec<HtmlTestSummary>,
     /// Tests without a reference.
-    pub(super) others: Vec<HtmlTestRow>,
+    pub(super) others: Vec<HtmlTestSummary>,
     pub(super) figures: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
-    /// Its number among the domains of the filter.
-    pub(super) index: Option<usize>,
 }
 
+/// One test in numbers; a test inside nodes is combined over all its nodes.
 #[derive(Serialize)]
-pub(super) struct HtmlTestRow {
-    pub(super) test: String,
-    pub(super) cells: usize,
-    pub(super) missing: usize,
-    pub(super) low: String,
-    pub(super) middle: String,
-    pub(super) high: String,
-    pub(super) unit: &'static str,
-    pub(super) expected: String,
-    pub(super) lowest: String,
+pub(super) struct HtmlTestSummary {
+    test: String,
+    cells: usize,
+    missing: usize,
+    lowest: Option<f64>,
+    median: Option<f64>,
+    highest: Option<f64>,
+    unit: Unit,
+    /// The lowest and the highest expectation.
+    expected: Option<(f64, f64)>,
+    lowest_ratio: Option<f64>,
 }
 
 /// All drawings, and the parts left out.
@@ -262,34 +264,28 @@ fn draw_domain(
     let compared = |g: &&&HeatmapGrid| matches!(g.reference, GridReference::Expectation(..));
     let (tests, others): (Vec<&HeatmapGrid>, Vec<&HeatmapGrid>) =
         grids.iter().partition(|g| compared(g));
-    let rows = |grids: &[&HeatmapGrid]| grids.iter().map(|g| build_test_row(g)).collect();
+    let rows = |grids: &[&HeatmapGrid]| grids.iter().map(|g| summarize_test(g)).collect();
     let (tests, others) = (rows(&tests), rows(&others));
-    Ok(HtmlDomain { name, anchor, tests, others, figures, left_out, index: None })
+    Ok(HtmlDomain { name, anchor, tests, others, figures, left_out })
 }
 
-/// One test in numbers; a test inside nodes is combined over all its nodes.
-fn build_test_row(grid: &HeatmapGrid) -> HtmlTestRow {
+fn summarize_test(grid: &HeatmapGrid) -> HtmlTestSummary {
     let parts: Vec<&HeatmapGrid> =
         if grid.inside.is_empty() { vec![grid] } else { grid.inside.iter().collect() };
     let mut values: Vec<f64> = parts.iter().flat_map(|g| g.values()).collect();
-    let middle = sort_median(&mut values);
-    let lowest = parts.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min);
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), format_number);
-    HtmlTestRow {
+    let median = sort_median(&mut values);
+    HtmlTestSummary {
         test: test_name(grid),
         cells: values.len(),
         missing: parts.iter().map(|g| g.missing_count()).sum(),
-        low: value(values.first().copied()),
-        middle: value(middle),
-        high: value(values.last().copied()),
-        unit: unit_name(Some(grid.unit)),
+        lowest: values.first().copied(),
+        median,
+        highest: values.last().copied(),
+        unit: grid.unit,
         expected: match grid.reference {
-            GridReference::Expectation(low, high) if low == high => format_number(low),
-            GridReference::Expectation(low, high) => {
-                format!("{} to {}", format_number(low), format_number(high))
-            }
-            GridReference::Median(_) | GridReference::Nothing => "nothing".to_owned(),
+            GridReference::Expectation(low, high) => Some((low, high)),
+            GridReference::Median(_) | GridReference::Nothing => None,
         },
-        lowest: lowest.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
+        lowest_ratio: parts.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min),
     }
 }

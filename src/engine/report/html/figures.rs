@@ -26,7 +26,6 @@ const LEGIBLE: usize = 144;
 const STRIP: usize = 72;
 /// Most single readings of one figure; matrix.csv has them all.
 const READINGS: usize = 60_000;
-const NAMED: usize = 8;
 
 /// The visible parts of a figure.
 #[derive(Serialize)]
@@ -38,7 +37,6 @@ pub(super) struct FigureText {
     pub(super) notes: Vec<String>,
     /// The outlined findings: anchor and name.
     pub(super) blamed: Vec<(String, String)>,
-    pub(super) blamed_more: usize,
     pub(super) wide: bool,
 }
 
@@ -192,18 +190,13 @@ impl FigureRenderer<'_> {
         let drawn = svg_heatmap::draw_heatmap(grid, &marked, &id, &describe_figure(grid, &marked))?;
         let names = |ends: &[GridEnd]| ends.iter().map(|e| clip(&e.name(), 80)).collect::<Vec<_>>();
         let before = self.earlier.spots(grid);
-        let mut blamed: Vec<(String, String)> =
-            outlines.iter().map(|o| (o.at.clone(), o.name.clone())).collect();
-        let blamed_more = blamed.len().saturating_sub(NAMED);
-        blamed.truncate(NAMED);
         let text = FigureText {
             svg: Value::from_safe_string(drawn.svg),
             id: id.clone(),
             test: test_name(grid),
             caption,
             notes: figure_notes(grid),
-            blamed,
-            blamed_more,
+            blamed: outlines.iter().map(|o| (o.at.clone(), o.name.clone())).collect(),
             wide: drawn.wide,
         };
         let unit = Some(grid.unit);

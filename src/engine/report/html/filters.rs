@@ -4,16 +4,16 @@
 use minijinja::Environment;
 use minijinja::value::Serde;
 
-use super::history::part_name;
+use super::history::{draw_sparkline, part_name};
 use super::{LONGEST, clip_text};
 use crate::report::plain_text::{
-    clip, format_amount, format_quantity, locus_place, relative_to_source, unit_name,
+    clip, format_amount, format_number, format_quantity, locus_place, relative_to_source, unit_name,
 };
 use crate::report::{class_text, comparison, reference_text};
 use model::comparison::{ComparisonOutcome, NodeRepair};
 use model::finding_class::FindingClass;
 use model::text::format_percent;
-use model::trend::FabricPart;
+use model::trend::{FabricPart, Trend};
 use model::unit::Unit;
 use model::verdict::{Finding, Locus};
 
@@ -22,11 +22,21 @@ const ABSENT: &str = "–";
 pub(super) fn add_filters(environment: &mut Environment<'_>) {
     environment.add_filter("short", |text: &str| clip_text(text));
     environment.add_filter("text", |text: &str| clip(text, LONGEST));
+    environment.add_filter("clip", |text: &str, most: usize| clip(text, most));
     environment.add_filter("relative", |text: &str, source: &str| {
         clip(&relative_to_source(text, source), LONGEST)
     });
     environment.add_filter("amount", |value: Option<f64>, unit: Serde<Unit>| {
         value.map_or_else(|| ABSENT.to_owned(), |it| format_amount(it, Some(unit.0)))
+    });
+    environment.add_filter("number", |value: Option<f64>| {
+        value.map_or_else(|| ABSENT.to_owned(), format_number)
+    });
+    environment.add_filter("quantity", |value: f64, unit: Serde<Unit>| {
+        format_quantity(value, Some(unit.0))
+    });
+    environment.add_filter("ratio", |ratio: Option<f64>| {
+        ratio.map_or_else(|| ABSENT.to_owned(), |it| format!("{it:.3}"))
     });
     environment.add_filter("unit", |unit: Serde<Unit>| unit_name(Some(unit.0)));
     environment.add_filter("percent", |share: Option<f64>| {
@@ -38,6 +48,7 @@ pub(super) fn add_filters(environment: &mut Environment<'_>) {
         None => ABSENT.to_owned(),
     });
     environment.add_filter("part", |part: Serde<FabricPart>| part_name(&part));
+    environment.add_filter("sparkline", |trend: Serde<Trend>| draw_sparkline(&trend));
     environment
         .add_filter("difference", |it: Serde<ComparisonOutcome>| comparison::difference_word(it.0));
     environment

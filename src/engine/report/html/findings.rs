@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use minijinja::Value;
 use serde::Serialize;
 
-use super::history::{Sparkline, sparkline_for_locus};
+use super::history::sparkline_for_locus;
 use super::{FILES, HtmlAnchors, LONGEST, MOST_FINDINGS, ROWS, clip_text};
 use crate::report::class_text;
 use crate::report::plain_text::{clip, locus_place, relative_to_source};
@@ -32,11 +33,7 @@ pub(super) struct HtmlFinding<'a> {
     pub(super) anchor: String,
     /// Place and title: the text of links to it.
     pub(super) name: String,
-    /// Its domain among those of the filter.
-    domain: Option<usize>,
-    /// The anchor of its node on the page.
-    pub(super) node: Option<String>,
-    trend: Option<Sparkline>,
+    trend: Option<Value>,
     evidence_groups: Vec<EvidenceGroup>,
     evidence_more: usize,
     files: usize,
@@ -47,7 +44,6 @@ pub(super) struct HtmlFinding<'a> {
 pub(super) fn build_findings<'a>(
     run: &'a Run,
     trends: &[Trend],
-    domains: &BTreeMap<&str, usize>,
     anchors: &mut HtmlAnchors,
 ) -> Vec<HtmlFinding<'a>> {
     let build = |(index, finding): (usize, &'a Finding)| {
@@ -58,8 +54,6 @@ pub(super) fn build_findings<'a>(
             finding,
             anchor: anchors.unique_name("finding", &finding.id),
             name: clip_text(&format!("{}: {title}", locus_place(locus))),
-            domain: locus.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
-            node: None,
             trend: sparkline_for_locus(locus, trends),
             evidence_groups: group_evidence(finding, &run.info.source),
             evidence_more: finding.evidence.len().saturating_sub(ROWS),

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use minijinja::Value;
 use serde::Serialize;
 
 use super::findings::HtmlFinding;
-use super::history::{Sparkline, sparkline_for_node};
+use super::history::sparkline_for_node;
 use super::{HtmlAnchors, clip_text};
 use model::run::Run;
 use model::trend::Trend;
@@ -22,33 +23,24 @@ const NAMED: usize = 6;
 
 /// Nodes that share a rack, a block or a domain.
 #[derive(Serialize)]
-pub(super) struct HtmlRack {
+pub(super) struct HtmlRack<'a> {
     name: String,
-    /// Its number among the domains of the filter; absent if it is not one of them.
-    domain: Option<usize>,
-    words: String,
-    tiles: Vec<HtmlNodeTile>,
+    /// Absent if it is not the nodes' domain.
+    domain: Option<&'a str>,
+    passed: usize,
+    tiles: Vec<&'a NodeVerdict>,
+    /// Nodes without a tile.
     more: usize,
-}
-
-#[derive(Serialize)]
-struct HtmlNodeTile {
-    anchor: String,
-    node: String,
-    outcome: &'static str,
 }
 
 #[derive(Serialize)]
 pub(super) struct HtmlNodeLine<'a> {
     #[serde(flatten)]
     verdict: &'a NodeVerdict,
-    anchor: String,
-    /// Its domain among those of the filter.
-    index: Option<usize>,
     /// Anchors and names of its findings.
     findings: Vec<(String, String)>,
     findings_more: usize,
-    trend: Option<Sparkline>,
+    trend: Option<Value>,
 }
 
 /// Passing nodes with the same reason, which is written once.
@@ -60,34 +52,32 @@ pub(super) struct HtmlPassingGroup<'a> {
 }
 
 pub(super) struct HtmlFleet<'a> {
-    pub(super) racks: Vec<HtmlRack>,
+    pub(super) racks: Vec<HtmlRack<'a>>,
     /// Nodes that do not pass, the worst first.
     pub(super) troubled: Vec<HtmlNodeLine<'a>>,
     pub(super) passing: Vec<HtmlPassingGroup<'a>>,
     pub(super) more: usize,
-    /// The lines of nodes, by their names.
-    pub(super) places: BTreeMap<String, String>,
+    /// The anchors of the lines of nodes, by their names.
+    pub(super) places: BTreeMap<&'a str, String>,
 }
 
-/// Lays out all nodes, and adds the anchors of their nodes to findings.
+/// Lays out all nodes.
 pub(super) fn build_fleet<'a>(
     run: &'a Run,
     trends: &[Trend],
-    domains: &BTreeMap<&str, usize>,
-    findings: &mut [HtmlFinding<'_>],
+    findings: &[HtmlFinding<'_>],
     anchors: &mut HtmlAnchors,
 ) -> HtmlFleet<'a> {
     let mut nodes: Vec<&'a NodeVerdict> = run.verdicts.nodes.iter().collect();
     nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
     let shown_nodes = &nodes[..nodes.len().min(MOST)];
-    let places: BTreeMap<&str, String> = shown_nodes
+    let places: BTreeMap<&'a str, String> = shown_nodes
         .iter()
         .map(|n| (n.node.as_str(), anchors.unique_name("node", n.node.as_str())))
         .collect();
     let mut about: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, (text, finding)) in findings.iter_mut().zip(&run.verdicts.findings).enumerate() {
+    for (index, finding) in run.verdicts.findings.iter().take(findings.len()).enumerate() {
         if let Some(node) = &finding.locus.node {
-            text.node = places.get(node.as_str()).cloned();
             about.entry(node.as_str()).or_default().push(index);
         }
     }
@@ -103,8 +93,6 @@ pub(super) fn build_fleet<'a>(
         let named = here.iter().take(NAMED).map(|&i| &findings[i]);
         HtmlNodeLine {
             verdict,
-            anchor: places.get(node).cloned().unwrap_or_default(),
-            index: verdict.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
             findings: named.map(|it| (it.anchor.clone(), it.name.clone())).collect(),
             findings_more: here.len().saturating_sub(NAMED),
             trend: of_node.get(node).and_then(|own| sparkline_for_node(own)),
@@ -124,28 +112,24 @@ pub(super) fn build_fleet<'a>(
     let troubled = bad.iter().map(|n| row(n)).collect();
     let passing = passing.collect();
     HtmlFleet {
-        racks: build_racks(run, &places, domains),
+        racks: build_racks(run, &places),
         troubled,
         passing,
         more: nodes.len() - shown_nodes.len(),
-        places: places.into_iter().map(|(node, anchor)| (node.to_owned(), anchor)).collect(),
+        places,
     }
 }
 
 /// Tiles in the order in which domains and their nodes are claimed: by location,
 /// not by outcome, so that two runs are comparable.
-fn build_racks(
-    run: &Run,
-    places: &BTreeMap<&str, String>,
-    domains: &BTreeMap<&str, usize>,
-) -> Vec<HtmlRack> {
+fn build_racks<'a>(run: &'a Run, places: &BTreeMap<&str, String>) -> Vec<HtmlRack<'a>> {
     let mut claimed: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (d, domain) in run.claims.domains.iter().enumerate() {
         for (n, node) in domain.nodes.iter().enumerate() {
             claimed.entry(node.as_str()).or_insert((d, n));
         }
     }
-    let mut order: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
+    let mut order: Vec<&'a NodeVerdict> = run.verdicts.nodes.iter().collect();
     let nowhere = (usize::MAX, usize::MAX);
     order.sort_by_key(|n| claimed.get(n.node.as_str()).copied().unwrap_or(nowhere));
     // Domains of one node each would give one heading per tile: their leaf, if claimed, locates
@@ -160,10 +144,10 @@ fn build_racks(
         .iter()
         .flat_map(|leaf| leaf.nodes.iter().map(|n| (n.as_str(), leaf.name.as_str())))
         .collect();
-    let home = |n: &NodeVerdict| -> (Option<usize>, String) {
+    let home = |n: &'a NodeVerdict| -> (Option<&'a str>, String) {
         match n.domain.as_ref().map(|d| d.as_str()) {
             Some(domain) if 1 < size.get(domain).copied().unwrap_or(0) => {
-                (domains.get(domain).copied(), clip_text(domain))
+                (Some(domain), clip_text(domain))
             }
             _ => match leaves.get(n.node.as_str()) {
                 Some(leaf) => (None, format!("leaf {}", clip_text(leaf))),
@@ -171,29 +155,22 @@ fn build_racks(
             },
         }
     };
-    let mut at: BTreeMap<(Option<usize>, String), usize> = BTreeMap::new();
-    let mut out: Vec<(HtmlRack, usize, usize)> = Vec::new();
+    let mut at: BTreeMap<(Option<&str>, String), usize> = BTreeMap::new();
+    let mut out: Vec<HtmlRack<'a>> = Vec::new();
     for node in order {
         let home = home(node);
         let index = *at.entry(home.clone()).or_insert_with(|| {
             let (domain, name) = home;
-            let rack = HtmlRack { name, domain, words: String::new(), tiles: Vec::new(), more: 0 };
-            out.push((rack, 0, 0));
+            out.push(HtmlRack { name, domain, passed: 0, tiles: Vec::new(), more: 0 });
             out.len() - 1
         });
-        let (rack, passed, all) = &mut out[index];
-        *all += 1;
-        *passed += usize::from(node.outcome == Outcome::Pass);
-        match places.get(node.node.as_str()) {
-            Some(anchor) => rack.tiles.push(HtmlNodeTile {
-                anchor: anchor.clone(),
-                node: clip_text(node.node.as_str()),
-                outcome: node.outcome.as_str(),
-            }),
-            None => rack.more += 1,
+        let rack = &mut out[index];
+        rack.passed += usize::from(node.outcome == Outcome::Pass);
+        if places.contains_key(node.node.as_str()) {
+            rack.tiles.push(node);
+        } else {
+            rack.more += 1;
         }
     }
-    out.into_iter()
-        .map(|(rack, passed, all)| HtmlRack { words: format!("{passed} of {all} pass"), ..rack })
-        .collect()
+    out
 }
