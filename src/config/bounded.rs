@@ -9,19 +9,20 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
+use serde_json::Value;
 
 /// Seconds from 0 to a day.
-pub type Seconds = BoundedNumber<0, 86_400>;
+pub type Seconds = BoundedNumber<0, 86_400_000>;
 
 /// Hours from 0 to a year.
-pub type Hours = BoundedNumber<0, 8_784>;
+pub type Hours = BoundedNumber<0, 8_784_000>;
 
 /// An integer from MIN to MAX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BoundedCount<const MIN: u32, const MAX: u32>(u32);
 
-/// A number from MIN to MAX.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+/// A number from MIN to MAX, which are thousandths: a timeout may begin at 0.1 s.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoundedNumber<const MIN: u32, const MAX: u32>(f64);
 
 /// A number above 0, to MAX.
@@ -77,9 +78,10 @@ impl<const MIN: u32, const MAX: u32> BoundedNumber<MIN, MAX> {
     }
 
     fn check(value: f64) -> Result<Self, String> {
-        match (f64::from(MIN)..=f64::from(MAX)).contains(&value) {
+        let (min, max) = (f64::from(MIN) / 1e3, f64::from(MAX) / 1e3);
+        match (min..=max).contains(&value) {
             true => Ok(Self(value)),
-            false => Err(format!("{value}, expected {MIN} to {MAX}")),
+            false => Err(format!("{value}, expected {min} to {max}")),
         }
     }
 }
@@ -194,11 +196,15 @@ impl<const MIN: u32, const MAX: u32> JsonSchema for BoundedCount<MIN, MAX> {
 
 impl<const MIN: u32, const MAX: u32> JsonSchema for BoundedNumber<MIN, MAX> {
     fn schema_name() -> Cow<'static, str> {
-        format!("Number{MIN}To{MAX}").into()
+        format!("Thousandths{MIN}To{MAX}").into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "number", "minimum": MIN, "maximum": MAX })
+        let bound = |thousandths: u32| match thousandths % 1_000 {
+            0 => Value::from(thousandths / 1_000),
+            _ => Value::from(f64::from(thousandths) / 1e3),
+        };
+        json_schema!({ "type": "number", "minimum": bound(MIN), "maximum": bound(MAX) })
     }
 }
 

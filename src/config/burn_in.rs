@@ -17,7 +17,7 @@ pub type BurnInRounds = BoundedCount<1, 10_000>;
 pub type BurnInHours = PositiveNumber<672>;
 
 /// Minutes of load between two rounds, up to a day.
-pub type SoakMinutes = BoundedNumber<0, 1_440>;
+pub type SoakMinutes = BoundedNumber<0, 1_440_000>;
 
 /// `[burn_in]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -46,7 +46,7 @@ pub struct BurnInConfig {
     pub soak_probes: Vec<Probe>,
     /// A node of which a part lost more than this share from the first round to the
     /// last is not accepted (unknown); 0.028 by default.
-    pub drift: BoundedNumber<0, 1>,
+    pub drift: BoundedNumber<0, 999>,
 }
 
 impl Default for BurnInConfig {

@@ -249,12 +249,11 @@ pub fn parse_launcher(
         }
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol))),
         LauncherKind::Kubernetes => {
-            let pod_section = section
-                .kubernetes
-                .map(|pod_section| (pod_section.span().start, pod_section.into_inner()));
-            let (at, pod_section) = pod_section
-                .unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
-            Launcher::Kubernetes(Box::new(pod_section.into_kubernetes(at, base)?))
+            let (at, pods) = match section.kubernetes {
+                Some(pods) => (pods.span().start, pods.into_inner()),
+                None => (at, kubernetes::LauncherKubernetesSection::default()),
+            };
+            Launcher::Kubernetes(Box::new(pods.into_kubernetes(at, base)?))
         }
         LauncherKind::Replay => {
             let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;

@@ -354,7 +354,7 @@ pub(crate) fn parse(
         |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
     let read: ConfigFile = toml::from_str(text).map_err(|error| match removed::first(text) {
         Some(removed) => mistake(removed),
-        None => mistake(describe_toml_error(text, &error)),
+        None => CommandError::usage(describe_toml_error(name, text, &error)),
     })?;
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
@@ -461,16 +461,15 @@ fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> ConfirmSettin
 }
 
 /// A TOML error at its place. A value has its key before it: `wait_s: -1, expected 0 to 86400`.
-fn describe_toml_error(text: &str, error: &toml::de::Error) -> ConfigMistake {
+fn describe_toml_error(name: &str, text: &str, error: &toml::de::Error) -> TextError {
+    let mut described = TextError::from_toml(name, text, error);
     let at = error.span().map_or(0, |span| span.start);
-    let message = error.message().trim().replace('\n', ", ");
-    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    let before = text[line..at].trim_end().strip_suffix('=').map(str::trim_end);
-    let key = before.and_then(|it| it.rsplit([' ', ',', '{', '[']).next());
-    match key.map(|key| key.trim_matches('"')) {
-        Some(key) => (at, format!("{key}: {message}")),
-        None => (at, message),
+    let line = text[..at].rsplit('\n').next().unwrap_or_default();
+    let before = line.trim_end().strip_suffix('=').map(str::trim_end);
+    if let Some(key) = before.and_then(|it| it.rsplit([' ', ',', '{', '[']).next()) {
+        described.message = format!("{}: {}", key.trim_matches('"'), described.message);
     }
+    described
 }
 
 /// The built-in probes, with those of a site's folder added or replaced.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::config::ConfigMistake;
@@ -35,9 +34,9 @@ pub struct NotifySection {
     /// The cluster's name in messages. Without it, messages name no cluster.
     site: Option<String>,
     /// Seconds that delivery to all receivers may take after a run, 1 to 600, default 20.
-    within_s: BoundedNumber<1, 600>,
+    within_s: BoundedNumber<1_000, 600_000>,
     /// Hours for which Alertmanager displays an alert that is not repeated, 1 to 8784, default 168.
-    stands_h: BoundedNumber<1, 8_784>,
+    stands_h: BoundedNumber<1_000, 8_784_000>,
     /// The receivers, each as `[[notify.target]]`. Without one, no message is sent.
     #[schemars(with = "Vec<NotifyTargetSection>")]
     target: Vec<Spanned<NotifyTargetSection>>,
@@ -86,8 +85,7 @@ struct NotifyTargetSection {
     /// default all except unknown.
     on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
-    #[serde(default, deserialize_with = "read_timeout")]
-    timeout_s: Option<f64>,
+    timeout_s: Option<BoundedNumber<100, 60_000>>,
     /// Most attempts per message, 1 to 20, default 4.
     attempts: Option<BoundedCount<1, 20>>,
     /// Most messages per hour, 1 to 1000, default 12; the next message counts those held back.
@@ -177,18 +175,10 @@ fn parse_target(
         bearer,
         ca_file: receiver.ca_file.map(|file| base.join(file)),
         on,
-        timeout: receiver.timeout_s.map_or(ATTEMPT_TIMEOUT, Duration::from_secs_f64),
+        timeout: receiver.timeout_s.map_or(ATTEMPT_TIMEOUT, BoundedNumber::duration),
         attempts: receiver.attempts.map_or(ATTEMPTS, BoundedCount::get),
         per_hour: receiver.per_hour.map_or(PER_HOUR, BoundedCount::size),
     })
-}
-
-fn read_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    let seconds = f64::deserialize(from)?;
-    match (0.1..=60.0).contains(&seconds) {
-        true => Ok(Some(seconds)),
-        false => Err(D::Error::custom(format!("{seconds}, expected 0.1 to 60"))),
-    }
 }
 
 #[cfg(test)]

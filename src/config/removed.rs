@@ -4,15 +4,14 @@ use toml::de::DeTable;
 
 use crate::config::ConfigMistake;
 use engine::policy::action_policy::removed::REMOVED;
+use model::renamed_keys::find_key;
 
 /// The first such key of a file.
 pub(crate) fn first(text: &str) -> Option<ConfigMistake> {
     let file = DeTable::parse(text).ok()?;
-    let (_, policy) = file.get_ref().get_key_value("policy")?;
-    let policy = policy.get_ref().as_table()?;
     let removed = REMOVED.iter().filter_map(|it| {
-        let (key, _) = policy.get_key_value(it.key)?;
-        Some((key.span().start, format!("[policy] {}: removed: {}", it.key, it.instead)))
+        let at = find_key(file.get_ref(), &["policy"], it.key)?;
+        Some((at, format!("[policy] {}: removed: {}", it.key, it.instead)))
     });
     removed.min()
 }

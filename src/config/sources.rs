@@ -12,7 +12,7 @@ use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::config::ConfigMistake;
-use crate::config::bounded::ProgramArgv;
+use crate::config::bounded::{BoundedNumber, ProgramArgv};
 use control::sources::http::ServerAddress;
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::slurm::SlurmClientConfig;
@@ -38,8 +38,7 @@ pub struct SourcesSection {
     #[serde(deserialize_with = "limits::deserialize_nics")]
     nics_per_node: Option<u32>,
     /// Timeout of one query in seconds, 0.1 to 3600. Default: 15.
-    #[serde(deserialize_with = "read_limit")]
-    limit_s: Option<f64>,
+    limit_s: Option<BoundedNumber<100, 3_600_000>>,
     /// Queries Slurm through its programs; an empty section suffices. Without it, this source is
     /// not queried.
     slurm: Option<SlurmSourceSection>,
@@ -166,7 +165,7 @@ impl SourcesSection {
             ..SourcesConfig::default()
         };
         if let Some(seconds) = self.limit_s {
-            wanted.limit = Duration::from_secs_f64(seconds);
+            wanted.limit = seconds.duration();
         }
         if let Some(order) = self.order {
             let at = order.span().start;
@@ -204,14 +203,6 @@ impl SourcesSection {
             });
         }
         Ok(wanted)
-    }
-}
-
-fn read_limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    let seconds = f64::deserialize(from)?;
-    match (0.1..=3_600.0).contains(&seconds) {
-        true => Ok(Some(seconds)),
-        false => Err(D::Error::custom(format!("{seconds}, expected 0.1 to 3600"))),
     }
 }
 

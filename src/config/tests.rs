@@ -175,3 +175,51 @@ fn mistakes_are_named_with_line_and_column() {
     assert!(message.starts_with("f.toml:4:17: most_readings: 2"), "{message}");
     assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
 }
+
+#[test]
+fn a_value_out_of_range_is_named_with_its_key_and_place() {
+    for (section, line, column, expected) in [
+        ("[burn_in]\nrounds = 0", 3, 10, "rounds: 0, expected 1 to 10000"),
+        ("[burn_in]\nhours = -1", 3, 9, "hours: -1, expected more than 0, to 672"),
+        ("[burn_in]\nbudget_hours = 1000", 3, 16, "budget_hours: 1000, expected more than 0"),
+        ("[burn_in]\nclean_rounds = 0", 3, 16, "clean_rounds: 0, expected 1 to 10000"),
+        ("[burn_in]\nsoak_minutes = 1e9", 3, 16, "soak_minutes: 1000000000, expected 0 to 1440"),
+        ("[burn_in]\ndrift = 1.5", 3, 9, "drift: 1.5, expected 0 to"),
+        ("[burn_in]\ndrift = 1.0", 3, 9, "drift: 1, expected 0 to"),
+        ("[audit]\nminutes = 0", 3, 11, "minutes: 0, expected more than 0, to 1440"),
+        ("[audit]\nminutes = nan", 3, 11, "minutes: NaN, expected more than 0, to 1440"),
+        ("[audit]\nnodes_at_most = 0", 3, 17, "nodes_at_most: 0, expected 1 or more"),
+        ("[audit]\nshare = 1.5", 3, 9, "share: 1.5, expected more than 0, to 1"),
+        ("[audit]\nshare_of_domain = 0", 3, 19, "share_of_domain: 0, expected more than 0, to 1"),
+        ("[history]\nkeep_days = 0", 3, 13, "keep_days: 0, expected 1 to 36500"),
+        ("[history]\nthin_after_days = 10", 3, 19, "thin_after_days: 10, expected keep_days (365)"),
+        ("[sources]\nlimit_s = 0.05", 3, 11, "limit_s: 0.05, expected 0.1 to 3600"),
+        ("[notify]\nstands_h = 0.5", 3, 12, "stands_h: 0.5, expected 1 to 8784"),
+        ("[watch]\ncool_down_h = 9000", 3, 15, "cool_down_h: 9000, expected 0 to 8784"),
+        // A default has no place: the other value of the two is the mistake.
+        ("[watch.backoff]\nfirst_s = 30000", 3, 11, "most_s is less than first_s"),
+        ("[watch.backoff]\nfirst_s = 9\nmost_s = 8", 4, 10, "most_s is less than first_s"),
+        (
+            "[gate]\nthrough = \"kubernetes\"\n[watch.lease]\nrenew_s = 10",
+            5,
+            11,
+            "the Lease: expected renew_s",
+        ),
+    ] {
+        let message = complaint(&format!("claims = \"c\"\n{section}\n"));
+        let place = format!("f.toml:{line}:{column}: {expected}");
+        assert!(message.starts_with(&place), "{section}: {message}");
+    }
+    for (key, rest, expected) in [
+        ("attempts", "0", "attempts: 0, expected 1 to 20"),
+        ("timeout_s", "90.0", "timeout_s: 90, expected 0.1 to 60"),
+        ("per_hour", "0", "per_hour: 0, expected 1 to 1000"),
+    ] {
+        let target = "[[notify.target]]\nname = \"a\"\nkind = \"slack\"\nurl_env = \"A\"\n";
+        let message = complaint(&format!("claims = \"c\"\n{target}{key} = {rest}\n"));
+        assert!(
+            message.starts_with(&format!("f.toml:6:{}: {expected}", key.len() + 4)),
+            "{message}"
+        );
+    }
+}

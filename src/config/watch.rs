@@ -30,7 +30,7 @@ pub(crate) const RENAMED_KEYS: &[RenamedKey] =
 #[serde(default, deny_unknown_fields)]
 pub struct WatchConfig {
     /// Seconds between two checks without a trigger, from 1. Default: 60.
-    interval_s: BoundedNumber<1, 86_400>,
+    interval_s: BoundedNumber<1_000, 86_400_000>,
     /// Seconds between two queries of the sources for claims. Default: 300.
     claims_s: Seconds,
     /// Domains that are measured concurrently, 1 to 1000. Default: 1.
@@ -106,12 +106,18 @@ fn unplaced<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
+/// The place of the first of two values, or of the other if the first is a default.
+fn place_of<A, B>(first: &Spanned<A>, other: &Spanned<B>) -> usize {
+    if first.span().is_empty() { other.span().start } else { first.span().start }
+}
+
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct WatchBackoff {
     /// Rest after the first attempt in seconds, above 0; doubled after each attempt without a
     /// change. Default: 300.
-    first_s: PositiveNumber<86_400>,
+    #[schemars(with = "PositiveNumber<86_400>")]
+    first_s: Spanned<PositiveNumber<86_400>>,
     /// Longest rest in seconds, at least `first_s`. Default: 21600.
     #[schemars(with = "Seconds")]
     most_s: Spanned<Seconds>,
@@ -119,7 +125,7 @@ struct WatchBackoff {
 
 impl Default for WatchBackoff {
     fn default() -> Self {
-        Self { first_s: 300.0.into(), most_s: unplaced(21_600.0.into()) }
+        Self { first_s: unplaced(300.0.into()), most_s: unplaced(21_600.0.into()) }
     }
 }
 
@@ -185,10 +191,11 @@ pub struct LeaseConfig {
     #[schemars(with = "String")]
     name: Option<String>,
     /// Validity in seconds without renewal, at least twice `renew_s`. Default: 15.
-    #[schemars(with = "BoundedNumber<1, 86_400>")]
-    duration_s: Spanned<BoundedNumber<1, 86_400>>,
+    #[schemars(with = "BoundedNumber<1_000, 86_400_000>")]
+    duration_s: Spanned<BoundedNumber<1_000, 86_400_000>>,
     /// Seconds between renewals. Default: 5.
-    renew_s: Seconds,
+    #[schemars(with = "Seconds")]
+    renew_s: Spanned<Seconds>,
     /// The holder's identity. Default: the pod's name, or host and process.
     #[serde(deserialize_with = "read_holder")]
     pub holder: Option<String>,
@@ -200,7 +207,7 @@ impl Default for LeaseConfig {
             namespace: None,
             name: None,
             duration_s: unplaced(15.0.into()),
-            renew_s: 5.0.into(),
+            renew_s: unplaced(5.0.into()),
             holder: None,
         }
     }
@@ -219,14 +226,14 @@ impl LeaseConfig {
 
     /// Interval of renewals.
     pub fn renewal(&self) -> Duration {
-        self.renew_s.duration()
+        self.renew_s.get_ref().duration()
     }
 
     fn check(&self) -> Result<(), ConfigMistake> {
         let renewal = self.renewal();
         if renewal < Duration::from_millis(100) || self.duration() < renewal * 2 {
             let message = "the Lease: expected renew_s of 0.1 at least, and duration_s of twice it";
-            return Err((self.duration_s.span().start, message.to_owned()));
+            return Err((place_of(&self.duration_s, &self.renew_s), message.to_owned()));
         }
         Ok(())
     }
@@ -260,9 +267,10 @@ impl WatchConfig {
             }
             lease.get_ref().check()?;
         }
-        if self.backoff.most_s.get_ref().get() < self.backoff.first_s.get() {
+        let WatchBackoff { first_s, most_s } = &self.backoff;
+        if most_s.get_ref().get() < first_s.get_ref().get() {
             let message = "most_s is less than first_s".to_owned();
-            return Err((self.backoff.most_s.span().start, message));
+            return Err((place_of(most_s, first_s), message));
         }
         let profiles = &self.profiles;
         if *profiles.repaired.get_ref() == WatchProfile::Admit {
@@ -312,7 +320,7 @@ impl WatchConfig {
             audit_every_s: self.audit_every_h.hours_in_seconds(),
             confirmation_ages_s: repeat_confirmation::confirmation_ages_s(policy),
             cool_down_s: self.cool_down_h.hours_in_seconds(),
-            rest_s: whole_seconds(self.backoff.first_s.get()),
+            rest_s: whole_seconds(self.backoff.first_s.get_ref().get()),
             rest_most_s: whole_seconds(self.backoff.most_s.get_ref().get()),
             clean_sweeps: policy.clean_sweeps as usize,
             clean_apart_s: clean::min_clean_gap_s(policy),

@@ -15,18 +15,23 @@ pub struct RenamedKey {
     pub new: &'static str,
 }
 
+/// The byte offset of a key in the table that these names lead to.
+pub fn find_key(document: &DeTable<'_>, tables: &[&str], key: &str) -> Option<usize> {
+    let mut table = document;
+    for name in tables {
+        table = table.get(*name)?.get_ref().as_table()?;
+    }
+    Some(table.get_key_value(key)?.0.span().start)
+}
+
 /// A warning for each old key in a file, in file order. Empty for text that is not TOML.
 pub fn find_renamed_keys(file: &str, text: &str, renamed: &[RenamedKey]) -> Vec<TextError> {
     let Ok(document) = DeTable::parse(text) else { return Vec::new() };
     let mut found: Vec<(usize, String)> = Vec::new();
     for key in renamed {
-        let mut table = Some(document.get_ref());
-        for name in key.tables {
-            table = table.and_then(|it| it.get(*name)).and_then(|it| it.get_ref().as_table());
-        }
-        if let Some((at, _)) = table.and_then(|it| it.get_key_value(key.old)) {
+        if let Some(at) = find_key(document.get_ref(), key.tables, key.old) {
             let message = format!("{:?} is the old name of {:?}; rename it", key.old, key.new);
-            found.push((at.span().start, message));
+            found.push((at, message));
         }
     }
     found.sort();

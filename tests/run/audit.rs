@@ -168,7 +168,7 @@ fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
     assert!(stderr.contains("expected the profile audit"), "{stderr}");
     let (code, _, stderr) = site.run(&["audit", "--share", "1.5"]);
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("1.5, expected more than 0, to 1"), "{stderr}");
+    assert!(stderr.contains("for '--share <SHARE>': 1.5, expected more than 0, to 1"), "{stderr}");
 }
 
 #[test]

@@ -86,10 +86,10 @@ pub(crate) struct LauncherKubernetesSection {
     /// Seconds to wait for busy nodes. Default: 3600.
     wait_s: Option<Seconds>,
     /// Seconds until a pod must run, including the image pull, from 1. Default: 600.
-    start_s: Option<BoundedNumber<1, 86_400>>,
+    start_s: Option<BoundedNumber<1_000, 86_400_000>>,
     /// Longest lifetime of a pod in seconds, from 1. Default: twice the planned time, at least 10
     /// minutes.
-    deadline_s: Option<BoundedNumber<1, 86_400>>,
+    deadline_s: Option<BoundedNumber<1_000, 86_400_000>>,
 }
 
 impl LauncherKubernetesSection {
@@ -115,7 +115,7 @@ impl LauncherKubernetesSection {
             check_toleration(toleration)?;
         }
         let words = |all: Vec<OneWord>| all.into_iter().map(OneWord::into_text).collect();
-        let whole = |seconds: BoundedNumber<1, 86_400>| seconds.duration().as_secs();
+        let whole = |seconds: BoundedNumber<1_000, 86_400_000>| seconds.duration().as_secs();
         Ok(KubernetesLauncher {
             kubeconfig: self.kubeconfig.map(|file| base.join(file)),
             context: self.context.map(OneWord::into_text),

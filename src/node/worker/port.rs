@@ -102,6 +102,9 @@ mod tests {
         let port = listener.local_addr().expect("an address").port();
         assert_eq!(find_listener(proc, port, own), Some(PortListener::InGroup));
         assert_eq!(find_listener(proc, port, i32::MAX), Some(PortListener::Elsewhere));
+        // Without the kernel's tables no server is ever ready.
+        let empty = tempfile::tempdir().expect("a folder");
+        assert_eq!(find_listener(empty.path(), port, own), None);
         drop(listener);
         assert_eq!(find_listener(proc, port, own), None);
     }
