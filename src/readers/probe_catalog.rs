@@ -14,7 +14,7 @@ use validation::check_probe_file;
 use model::parse_output::Tool;
 use model::probe::{
     PairCoverage, Probe, ProbeFallback, ProbeGranularity, ProbeImpact, ProbePreconditions,
-    ProbeScope, ProbeServer, ReadySignal,
+    ProbeScope, ProbeServer, ReadySignal, placeholder,
 };
 use model::renamed_keys::{RenamedKey, find_renamed_keys};
 use model::text_error::TextError;
@@ -151,9 +151,22 @@ const RENAMED_KEYS: &[RenamedKey] = &[
     RenamedKey { tables: &["fallback"], old: "together", new: "on_all_nodes" },
 ];
 
-/// A warning for each key of a probe file that has another name now.
+/// A warning for each key of a probe file, and for each option of a native probe, that has another
+/// name now.
 pub fn find_renamed_probe_keys(file: &str, text: &str) -> Vec<TextError> {
-    find_renamed_keys(file, text, RENAMED_KEYS)
+    let mut warnings = find_renamed_keys(file, text, RENAMED_KEYS);
+    if let Ok(read) = toml::from_str::<ProbeFile>(text) {
+        let commands = [Some(&read.argv), read.fallback.as_ref().map(|it| &it.argv)];
+        let native =
+            commands.into_iter().flatten().map(Spanned::get_ref).filter(|argv| {
+                argv.first().is_some_and(|word| word.get_ref() == placeholder::SELF)
+            });
+        for word in native.flatten().filter(|word| word.get_ref() == "--together") {
+            let message = "\"--together\" is the old name of \"--on-all-nodes\"; rename it";
+            warnings.push(TextError::new(file, text, word.span().start, message));
+        }
+    }
+    warnings
 }
 
 /// Parses a probe file. `file` is its name in messages.
@@ -339,6 +352,10 @@ mod tests {
         let warnings = find_renamed_probe_keys("p.toml", &old);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(find_renamed_probe_keys("p.toml", PAIR).is_empty());
+        let old = PAIR.replace("[\"{self}\", ", "[\"{self}\", \"--together\", ");
+        let warnings = find_renamed_probe_keys("p.toml", &old);
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.to_string().starts_with("p.toml:12:19: \"--together\""), "{warning}");
     }
 
     #[test]
