@@ -172,7 +172,7 @@ def drains():
     number, one_each, together = int(each[1]), float(each[2]), float(each[3])
     line(
         f"{number:,} drains on a real slurmctld of 10,000 nodes",
-        f"one update {together:.3f} s; the whole turn {turn[3]}, journal, looks and 3 s of waiting in it",
+        f"one update {together:.3f} s; the whole turn {turn[3]}, including journal, checks and 3 s of waiting",
         f"one `scontrol update` for each: {one_each:.1f} s", f"{one_each / together:,.0f} times as fast",
     )
 
@@ -193,7 +193,7 @@ def main():
             drains()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print("| what | fabricgate | in its place | ratio |\n|---|---|---|---|")
+    print("| what | fabricgate | alternative | ratio |\n|---|---|---|---|")
     print("\n".join(TABLE))
     print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, fastest of {args.runs}")
 

@@ -1,7 +1,7 @@
 """Fleets with thousands of simultaneous faults, through every stage, timed.
 
 For ci/bench-scale --failures. The same fault in a fleet and in one of four times
-the nodes: a stage that takes more than about four times as long is not linear. Every stage
+the nodes: a stage that takes about four times as long or more is not linear. Every stage
 is a command of the program itself, on simulated nodes that answer inside it.
 """
 
@@ -131,7 +131,7 @@ class Day(Fleet):
 
 def compare(days):
     small, large = days
-    print(f"\n| {large.name} | {small.nodes:,} nodes | {large.nodes:,} nodes | times as long |\n|---|---|---|---|")
+    print(f"\n| {large.name} | {small.nodes:,} nodes | {large.nodes:,} nodes | ratio |\n|---|---|---|---|")
     for name in large.took:
         if name not in small.took:
             continue

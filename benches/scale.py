@@ -196,9 +196,9 @@ class Fleet:
         """Commands on an existing run."""
         place = self.place
         self.stage("parse and judge (replay)", CELLS, ["replay", run, *config, "--json"], codes)
-        self.stage("act, dry (apply)", CELLS, ["apply", run, *config, "--json"], codes)
+        self.stage("apply, dry run", CELLS, ["apply", run, *config, "--json"], codes)
         words = ["apply", run, "--config", f"{place}/gate.toml", "--json"]
-        self.stage("a turn of the gate, dry", CELLS, words, codes)
+        self.stage("gate turn, dry run", CELLS, words, codes)
         for form in ("json", "csv", "html", "junit", "terminal"):
             out = f"{place}/report.{form}"
             words = ["report", run, "--format", form, "--output", out]
@@ -206,8 +206,8 @@ class Fleet:
             self.size(f"report {form}", out)
         index = f"{place}/history.sqlite"
         words = ["history", "--run-dir", f"{place}/runs", "--file", index, "--json"]
-        self.stage("history, made", CELLS, words, (0,), once=True)
-        self.stage("history, shown", NODES, words)
+        self.stage("history, build", CELLS, words, (0,), once=True)
+        self.stage("history, show", NODES, words)
         self.size("history", index)
         self.stage("explain a node", CELLS, ["explain", run, node], codes)
         for target in ("map", "kubernetes-labels", "topograph", "slurm-topology"):

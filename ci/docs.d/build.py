@@ -214,8 +214,8 @@ def main():
             (out / image).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(image, out / image)
     (out / "external.txt").write_text("".join(f"{it}\n" for it in sorted(external)))
-    print(f"docs: {len(pages)} pages in {out}, {links} links and {commands} command lines looked at "
-          f"({len(asked)} different), {len(external)} links to elsewhere listed in {out}/external.txt")
+    print(f"docs: {len(pages)} pages in {out}, {links} links and {commands} command lines checked "
+          f"({len(asked)} different), {len(external)} external links listed in {out}/external.txt")
     for it in wrong:
         print(f"docs: {it}", file=sys.stderr)
     sys.exit(1 if wrong else 0)

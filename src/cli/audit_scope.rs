@@ -117,8 +117,7 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
     let mut lines = vec![match count {
         0 => "no node is measured".to_owned(),
         _ => format!(
-            "measured {} {count} of {} nodes, about {:.0} min: {}",
-            if count == 1 { "is" } else { "are" },
+            "selected {count} of {} nodes, about {:.0} min: {}",
             count + choice.left_out.len(),
             (choice.estimate_s / 60.0).ceil(),
             hostlist::fold(choice.nodes.iter().map(NodeName::as_str))
@@ -130,7 +129,7 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
         by_why.entry(&left.why).or_default().push(node.as_str());
     }
     for (why, nodes) in by_why {
-        lines.push(format!("not {}: {why}", hostlist::fold(nodes)));
+        lines.push(format!("not selected: {}: {why}", hostlist::fold(nodes)));
     }
     lines
 }

@@ -4,7 +4,6 @@
 //! A value. It no longer applies once the node's hardware has been replaced.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -88,16 +87,6 @@ pub enum DriverVoidRule {
     Major,
     /// No version change.
     Never,
-}
-
-impl fmt::Display for DriverVoidRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Any => "any other",
-            Self::Major => "another major",
-            Self::Never => "no other",
-        })
-    }
 }
 
 /// The certificate of one node (`fabricgate.certificate/1`).

@@ -36,6 +36,7 @@ pub mod node_update;
 pub mod parse_output;
 pub mod part_history;
 pub mod probe;
+pub mod probe_problem_class;
 pub mod probe_report;
 pub mod profile;
 pub mod raw_result;

@@ -136,7 +136,7 @@ pub struct NicFacts {
     /// PCI distance to each GPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuDistance>,
-    /// Error counters since boot, under the kernel's names.
+    /// Error counters since the driver was loaded, under the kernel's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
 }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::measurement::Measurement;
+use super::probe_problem_class::ProbeProblemClass;
 use super::tool_facts::ToolFacts;
 
 /// The tools whose outputs can be parsed.
@@ -151,7 +152,7 @@ pub struct OutputProblem {
     pub code: Option<String>,
     /// The native probes' class for the problem, such as `no-imex-channel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<ProbeProblemClass>,
 }
 
 impl OutputProblem {

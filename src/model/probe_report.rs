@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node_facts::MissingFact;
 use super::parse_output::OutputProblemKind;
+use super::probe_problem_class::ProbeProblemClass;
 use super::throttle_reason::ThrottleReason;
 
 /// A GPU in the order of the probe.
@@ -55,7 +56,7 @@ pub struct ProbeProblem {
     /// kind leaves the missing measurements unknown.
     pub kind: OutputProblemKind,
     /// Machine-readable class: `no-driver`, `no-imex-channel`, `wrong-data`, ...
-    pub class: String,
+    pub class: ProbeProblemClass,
     /// The problem and its remedy, in one or two sentences.
     pub detail: String,
     /// Name of the test.
@@ -74,10 +75,14 @@ pub struct ProbeProblem {
 
 impl ProbeProblem {
     /// A problem of this kind and class without a location.
-    pub fn new(kind: OutputProblemKind, class: &str, detail: impl Into<String>) -> Self {
+    pub fn new(
+        kind: OutputProblemKind,
+        class: ProbeProblemClass,
+        detail: impl Into<String>,
+    ) -> Self {
         Self {
             kind,
-            class: class.to_owned(),
+            class,
             detail: detail.into(),
             testcase: None,
             node: None,

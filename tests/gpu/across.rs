@@ -176,7 +176,7 @@ fn a_node_that_dies_in_the_middle_of_a_round_costs_its_own_pairs() {
         assert_eq!(outcome.code, Some(0));
     }
     let gone = outcome[0].problems();
-    let gone: Vec<_> = gone.iter().filter(|it| it.class == "peer-gone").collect();
+    let gone: Vec<_> = gone.iter().filter(|it| it.class.as_str() == "peer-gone").collect();
     assert_eq!(gone.len(), 1, "it is reported once");
     assert_eq!(gone[0].node.as_deref(), Some("n1"));
 }

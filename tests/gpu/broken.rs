@@ -68,8 +68,9 @@ fn a_driver_too_old_for_a_call_measures_what_it_can() {
     let (ran, document) = probe(&Place::of(&old), &format!("{DOWN},{READ}"), &[]);
     assert_eq!(table(&document, DOWN, 1), "55.0 55.0");
     let class = "driver-too-old";
-    assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
-    let problem = document.problems.iter().find(|it| it.class == class).expect("it is reported");
+    assert!(document.problems.iter().any(|it| it.class.as_str() == class), "{document:#?}");
+    let problem =
+        document.problems.iter().find(|it| it.class.as_str() == class).expect("it is reported");
     assert_eq!(problem.code.as_deref(), Some("cuCtxEnablePeerAccess"));
     assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
     let old = machine(2).without(Library::Cuda, &["cuMemcpyAsync"]);
@@ -110,7 +111,10 @@ fn a_gpu_without_room_leaves_the_others() {
     assert_eq!(table(&document, DOWN, 1), "55.0 -");
     let place = Place::of(&machine(2).with("fail cuMemHostAlloc = 2 from 2"));
     let (ran, document) = probe(&place, &format!("{DOWN},device_local_copy"), &[]);
-    assert!(document.problems.iter().any(|it| it.class == "no-host-memory"), "{document:#?}");
+    assert!(
+        document.problems.iter().any(|it| it.class.as_str() == "no-host-memory"),
+        "{document:#?}"
+    );
     assert_eq!((ran.code, document.complete, numbers(&document)), (ENVIRONMENT, false, 0));
 }
 
@@ -139,7 +143,7 @@ fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
         document.problems.iter().all(|it| it.kind == OutputProblemKind::Error),
         "{document:#?}"
     );
-    let lost = document.problems.iter().filter(|it| it.class == "gpu-lost");
+    let lost = document.problems.iter().filter(|it| it.class.as_str() == "gpu-lost");
     assert!(lost.filter_map(|it| it.gpu).any(|gpu| gpu == 1), "{document:#?}");
     assert_eq!(table(&document, READ, 0), "- - 390.0 | - - - | 390.0 - -");
 }
@@ -165,7 +169,7 @@ fn an_out_of_memory_error_is_reported_as_such() {
     ] {
         let fault = format!("fail cuStreamSynchronize = {code} from 6");
         let (ran, document) = probe(&Place::of(&Machine::with(machine(2), &fault)), READ, &[]);
-        assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
+        assert!(document.problems.iter().any(|it| it.class.as_str() == class), "{document:#?}");
         assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error));
         assert!([INCONCLUSIVE, ENVIRONMENT].contains(&ran.code));
         assert!(!document.complete);

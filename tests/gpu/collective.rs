@@ -362,7 +362,7 @@ fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
     assert_eq!(ran[1].code, None, "a signal ended it");
     for rank in [&ran[0], &ran[2]] {
         let problem = rank.problem();
-        assert_eq!(problem.class, "rank-gone");
+        assert_eq!(problem.class.as_str(), "rank-gone");
         assert!(problem.detail.contains("rank 1 (n1, GPU 1): its process ended"), "{problem:?}");
         assert_eq!((problem.node.as_deref(), problem.gpu), (Some("n1"), Some(1)));
         assert!(!rank.is_whole() && rank.points().is_empty());
@@ -375,14 +375,14 @@ fn ranks_that_never_connect_end_in_time_and_report_the_awaited_event() {
     let ran = measured(&three_with("nccl init 2 = hang"), &task);
     nothing_is_blamed(&ran);
     let problem = ran[0].problem();
-    assert_eq!(problem.class, "time-out");
+    assert_eq!(problem.class.as_str(), "time-out");
     assert!(
         problem.detail.contains("ncclCommInitRankConfig did not end within 2 s"),
         "{problem:?}"
     );
     assert!(problem.detail.starts_with("3 of 3 ranks timed out"), "{problem:?}");
     assert!(ran[1].problems().is_empty(), "once per node");
-    assert_eq!(ran[2].problem().class, "time-out");
+    assert_eq!(ran[2].problem().class.as_str(), "time-out");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
     let nodes = three_with("nccl die 2 = 3").map(|node| node.with("nccl deaf = yes"));
     let ran = measured(&nodes, &task);
     nothing_is_blamed(&ran);
-    assert_eq!(ran[0].problem().class, "rank-gone");
+    assert_eq!(ran[0].problem().class.as_str(), "rank-gone");
     assert!(ran[1].problems().is_empty());
 }
 
@@ -418,7 +418,7 @@ fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
     let ran = measured(&nodes, &task);
     nothing_is_blamed(&ran);
     let problem = ran[0].problem();
-    assert_eq!(problem.class, "time-out");
+    assert_eq!(problem.class.as_str(), "time-out");
     assert!(problem.detail.contains("alltoall_perf of "), "{problem:?}");
     assert!(ran.iter().all(|rank| rank.code == Some(0)), "{ran:#?}");
 }
@@ -447,7 +447,7 @@ fn different_versions_are_reported_before_any_connection() {
     nothing_is_blamed(&ran);
     for rank in [&ran[0], &ran[2]] {
         let problem = rank.problem();
-        assert_eq!(problem.class, "nccl-versions-differ");
+        assert_eq!(problem.class.as_str(), "nccl-versions-differ");
         assert!(problem.detail.contains("2.27.3 on n1, 2.28.3 on n2"), "{problem:?}");
     }
     assert!(ran.iter().all(|rank| rank.asks.len() == 1), "no rank continued");
@@ -458,7 +458,7 @@ fn a_node_without_nccl_is_missing_and_the_others_measure() {
     let [one, other] = three();
     let ran = measured(&[one, other.without(&["ncclGetVersion"])], &task(&["all_reduce_perf"]));
     nothing_is_blamed(&ran);
-    assert_eq!(ran[2].problem().class, "no-nccl");
+    assert_eq!(ran[2].problem().class.as_str(), "no-nccl");
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-missing", Some("n2")));
     assert_eq!(ran[0].points().len(), 3);
@@ -472,7 +472,7 @@ fn memory_that_is_gone_when_it_is_asked_for_ends_all_before_they_connect() {
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
     nothing_is_blamed(&ran);
     let own = ran[2].problem();
-    assert_eq!(own.class, "out-of-memory");
+    assert_eq!(own.class.as_str(), "out-of-memory");
     assert_eq!(own.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-failed", Some("n2")));
@@ -490,7 +490,7 @@ fn a_gpu_that_is_lost_in_mid_run_is_reported_by_its_rank_and_the_others_end() {
     // The call that meets it first varies.
     let classes = ["cuda-error", "nccl-cuda-error"];
     assert!(classes.contains(&own.class.as_str()) && own.gpu == Some(0), "{own:?}");
-    assert_eq!(ran[0].problem().class, "rank-failed");
+    assert_eq!(ran[0].problem().class.as_str(), "rank-failed");
     assert!(ran[1].problems().is_empty() && ran[1].code == Some(0));
 }
 
@@ -498,7 +498,7 @@ fn a_gpu_that_is_lost_in_mid_run_is_reported_by_its_rank_and_the_others_end() {
 fn one_gpu_cannot_be_two_ranks() {
     let node = Node { gpus: vec![0, 0], ..Node::of("n1", 1) };
     let ran = measured(&[node], &task(&["all_reduce_perf"]));
-    assert_eq!(ran[0].problem().class, "gpu-twice");
+    assert_eq!(ran[0].problem().class.as_str(), "gpu-twice");
     assert!(ran[1].problems().is_empty() && ran[1].asks.len() == 1);
 }
 
@@ -561,7 +561,7 @@ fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
     nothing_is_blamed(&ran);
     let problem = ran[2].problem();
-    assert_eq!(problem.class, "out-of-memory");
+    assert_eq!(problem.class.as_str(), "out-of-memory");
     let sizes: Vec<u64> = ran[0].points().iter().map(|(_, point)| point.bytes).collect();
     assert_eq!(sizes, [4 << 10, 16 << 10], "64 KiB do not fit twice");
     assert!(ran[0].problems().is_empty() && !ran[0].is_whole());

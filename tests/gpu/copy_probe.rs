@@ -317,7 +317,7 @@ fn an_obstacle_to_a_measurement_is_one_problem_with_a_class() {
         ("mig", Some(0))
     );
     let nowhere = CopyTask { cuda: Some("/no/such/libcuda.so.1".into()), ..task(&[]) };
-    assert_eq!(outcome_of(&nowhere).only_problem().class, "no-driver");
+    assert_eq!(outcome_of(&nowhere).only_problem().class.as_str(), "no-driver");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn too_little_memory_is_reported_with_the_available_amount() {
     // The first word is the one that streams wait for.
     let outcome = measured(&self::machine(1).with("fail cuMemHostAlloc = 2 from 2"), task);
     let problem = outcome.only_problem();
-    assert_eq!(problem.class, "no-host-memory");
+    assert_eq!(problem.class.as_str(), "no-host-memory");
     assert!(problem.detail.contains("near GPU 0 (4 MiB are available)"), "{}", problem.detail);
 }
 

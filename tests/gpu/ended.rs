@@ -70,7 +70,7 @@ fn a_driver_that_hangs_from_the_beginning_gives_no_measurement() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
     let (ran, document) = probe(&place, DOWN, &["--silence=5"]);
     let problem = only(&document);
-    assert_eq!(problem.class, "hung");
+    assert_eq!(problem.class.as_str(), "hung");
     assert!(problem.detail.contains("initializing the driver"), "{}", problem.detail);
     assert_eq!((ran.code, document.tests.len()), (Some(5), 0));
 }
@@ -108,7 +108,7 @@ fn a_killed_process_is_reported_with_its_last_call() {
     let ran = place.ended(started);
     let document: CopyDocument = ran.document();
     let problem = only(&document);
-    assert_eq!(problem.class, "child-died");
+    assert_eq!(problem.class.as_str(), "child-died");
     assert!(problem.detail.contains("SIGKILL (9)"), "{}", problem.detail);
     assert!(problem.detail.contains("reading 0"), "{}", problem.detail);
     assert_eq!(table(&document, DOWN, 0), "55.0 -");

@@ -92,7 +92,7 @@ fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
         let place = Place::of(&machine(2).with(line).with("nccl deaf = yes"));
         let words = ["--readings=1", "--patience=2", "--silence=2", "--limit=60"];
         let (ran, document) = collective(&place, &words);
-        let found = document.problems.iter().find(|it| it.class == class);
+        let found = document.problems.iter().find(|it| it.class.as_str() == class);
         let problem = found.unwrap_or_else(|| panic!("{line}: {document:#?}"));
         assert!(problem.detail.contains(detail), "{}", problem.detail);
         assert!(!document.complete);
@@ -167,7 +167,8 @@ fn a_fabric_without_permission_is_a_result_and_not_a_fault() {
 fn processes_that_die_leave_the_steps_until_then() {
     let place = Place::of(&machine(1).with("die cuIpcOpenMemHandle_v2 = 1"));
     let (ran, document) = fabric(&place, &[]);
-    let died = document.problems.iter().find(|it| it.class == "child-died").expect("it died");
+    let died =
+        document.problems.iter().find(|it| it.class.as_str() == "child-died").expect("it died");
     assert!(died.detail.contains("process was killed by SIGABRT"), "{died:?}");
     let created =
         document.steps.iter().find(|it| it.step == "ipc-create").expect("reported earlier");

@@ -297,7 +297,7 @@ impl CertificateFolders {
         let ledger = self.ledger.get_or_insert_with(|| match journal::read_state(folder) {
             Ok(ledger) => ledger,
             Err(error) => {
-                note(&format!("drains after a certificate are not known: {error}"));
+                note(&format!("drains since the certificate was issued are unknown: {error}"));
                 JournalState::default()
             }
         });

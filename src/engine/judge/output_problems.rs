@@ -16,6 +16,7 @@ use model::finding_class::FindingClass;
 use model::finding_rule::RuleKind;
 use model::id::NodeName;
 use model::parse_output::{OutputProblem, OutputProblemKind, Tool};
+use model::probe_problem_class::ProbeProblemClass;
 use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
@@ -48,10 +49,6 @@ const CUDA_COPY_ERRORS: &[CudaError] = &[
 
 /// The same for NVML.
 const NVML_HARDWARE_ERRORS: &[&str] = &["NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"];
-
-/// The error class in fabricgate's copy probe for memory that cannot be imported although both
-/// sides permit sharing: the two are on different fabrics.
-const OTHER_FABRIC_CLASS: &str = "other-fabric";
 
 pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     for (node, recordings) in &domain.per_node {
@@ -243,7 +240,8 @@ fn judge_two_node_run(
 /// reports 400 or 800.
 fn is_import_error(problem: &OutputProblem) -> bool {
     if let Some(class) = &problem.class {
-        return problem.kind == OutputProblemKind::Error && class == OTHER_FABRIC_CLASS;
+        return problem.kind == OutputProblemKind::Error
+            && *class == ProbeProblemClass::OtherFabric;
     }
     let code = problem.code.as_deref().unwrap_or("");
     let error = CudaError::from_name(code);

@@ -271,11 +271,11 @@ impl<'a> AuditSelector<'a> {
         self.estimate_s = self.estimate_cost(&self.groups);
         let chosen: BTreeSet<&NodeName> = self.groups.iter().flatten().copied().collect();
         let others = if chosen.is_empty() {
-            "it takes longer than"
+            "it takes longer than the limit of"
         } else {
-            "others have waited longer, and"
+            "others have waited longer and take the whole limit of"
         };
-        let why = format!("{others} {:.0} min are spent", seconds / 60.0);
+        let why = format!("{others} {:.0} min", seconds / 60.0);
         for node in left.into_iter().flatten().filter(|node| !chosen.contains(node)) {
             self.left_out.insert(node, why.clone());
         }

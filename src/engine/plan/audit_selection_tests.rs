@@ -145,7 +145,7 @@ fn the_time_limits_the_choice_and_two_are_better_than_none() {
         assert_eq!(choice.left_out.len(), 16 - nodes);
     }
     let why = of(1.0).left_out[&"d0n0".into()].to_string();
-    assert_eq!(why, "never measured; it takes longer than 1 min are spent");
+    assert_eq!(why, "never measured; it takes longer than the limit of 1 min");
 }
 
 #[test]

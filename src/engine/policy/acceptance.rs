@@ -157,13 +157,10 @@ pub fn conclude(acceptance: &mut Acceptance) {
             (AcceptanceOutcome::Unknown, format!("no load ran on it after round {after}: {why}"))
         } else if node.passed < wanted {
             let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
-            let wanted = if wanted == u32::MAX {
-                "the requested ones".to_owned()
-            } else {
-                wanted.to_string()
-            };
+            let wanted =
+                if wanted == u32::MAX { "the requested".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
-            (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
+            (AcceptanceOutcome::Unknown, format!("passed {passed} of {wanted} rounds{why}"))
         } else if let Some(drift) =
             node.drift.as_ref().filter(|it| request.drift < relative_loss(it))
         {

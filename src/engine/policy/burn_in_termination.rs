@@ -310,7 +310,7 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
         && wanted <= hours
         && !done.is_empty()
     {
-        return stop(StopRule::Hours, format!("{hours:.2} of {wanted} hours are over"));
+        return stop(StopRule::Hours, format!("{hours:.2} of {wanted} hours have passed"));
     }
     if let Some(budget) = request.budget_hours
         && !done.is_empty()

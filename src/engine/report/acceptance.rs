@@ -284,7 +284,7 @@ fn nodes_section(acceptance: &Acceptance) -> AcceptanceSection {
 
 fn rounds_section(acceptance: &Acceptance) -> AcceptanceSection {
     let row = |round: &BurnInRound| {
-        let aside = if round.set_aside { ", held again" } else { "" };
+        let aside = if round.set_aside { ", repeated" } else { "" };
         let outcome = round.outcome.map_or("not ended", Outcome::as_str);
         vec![
             round.round.to_string(),
@@ -557,7 +557,7 @@ mod tests {
         assert_eq!(text.matches("<skipped message=\"its partner was lost\"").count(), 1, "{text}");
         assert!(
             headline_text(&acceptance).starts_with("1 node after 1 round:"),
-            "one was held again"
+            "one was repeated"
         );
     }
 

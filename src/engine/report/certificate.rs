@@ -10,8 +10,8 @@ use super::TerminalStyle;
 use super::plain_text::{clip, count_noun, format_quantity, to_plain};
 use super::terminal_page::TerminalPage;
 use model::certificate::{
-    Certificate, CertificateEntry, CertificateStatus, CertificatesDocument, IdentityDifference,
-    Verification, VerificationDocument, VerificationKind, VerificationOutcome,
+    Certificate, CertificateEntry, CertificateStatus, CertificatesDocument, DriverVoidRule,
+    IdentityDifference, Verification, VerificationDocument, VerificationKind, VerificationOutcome,
 };
 use model::hostlist;
 use model::id::NodeName;
@@ -200,9 +200,15 @@ fn write_identity(page: &mut TerminalPage, certificate: &Certificate) {
     }
     if !certificate.void_on.is_all() {
         let void_on = &certificate.void_on;
-        let boot = if void_on.boot { "a boot" } else { "no boot" };
-        let firmware = if void_on.firmware { "other firmware" } else { "no other firmware" };
-        line("void on", &format!("other GPUs, {boot}, {} driver, {firmware}", void_on.driver));
+        let mut changes = vec!["other GPUs"];
+        changes.extend(void_on.boot.then_some("a reboot"));
+        changes.extend(match void_on.driver {
+            DriverVoidRule::Any => Some("another driver"),
+            DriverVoidRule::Major => Some("another major version of the driver"),
+            DriverVoidRule::Never => None,
+        });
+        changes.extend(void_on.firmware.then_some("other firmware"));
+        line("void on", &changes.join(", "));
     }
 }
 

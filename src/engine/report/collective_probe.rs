@@ -143,6 +143,7 @@ mod tests {
     use super::*;
     use model::collective::{COLLECTIVE_FORMAT, CollectiveTest};
     use model::parse_output::OutputProblemKind;
+    use model::probe_problem_class::ProbeProblemClass;
     use model::probe_report::{ProbeProblem, ProbedRank};
 
     fn point(bytes: u64, time_us: f64, wrong: Option<u64>) -> CollectivePoint {
@@ -182,7 +183,7 @@ mod tests {
             around: Some(fixture::around()),
             problems: vec![ProbeProblem::new(
                 OutputProblemKind::Error,
-                "time-out",
+                ProbeProblemClass::TimeOut,
                 "rank 1 never came",
             )],
             complete: false,

@@ -188,6 +188,7 @@ mod tests {
     use super::*;
     use model::copy::COPY_FORMAT;
     use model::parse_output::OutputProblemKind;
+    use model::probe_problem_class::ProbeProblemClass;
     use model::probe_report::ProbeProblem;
 
     fn test(name: &str, unit: &str, rows: usize, readings: Vec<Vec<Vec<Option<f64>>>>) -> CopyTest {
@@ -232,13 +233,17 @@ mod tests {
             ],
             around: Some(fixture::around()),
             problems: vec![
-                ProbeProblem::new(OutputProblemKind::Error, "hung", "the call hangs"),
+                ProbeProblem::new(
+                    OutputProblemKind::Error,
+                    ProbeProblemClass::Hung,
+                    "the call hangs",
+                ),
                 ProbeProblem {
                     gpu: Some(1),
                     testcase: Some("device_local_copy".to_owned()),
                     ..ProbeProblem::new(
                         OutputProblemKind::Corrupt,
-                        "wrong-data",
+                        ProbeProblemClass::WrongData,
                         "word 7 is \u{1b}[2J0",
                     )
                 },
@@ -279,7 +284,7 @@ mod tests {
             around: None,
             problems: vec![ProbeProblem::new(
                 OutputProblemKind::Error,
-                "no-driver",
+                ProbeProblemClass::NoDriver,
                 "no libcuda.so.1",
             )],
             ..document()

@@ -51,6 +51,7 @@ mod tests {
     use super::*;
     use model::fabric_probe::FABRIC_PROBE_FORMAT;
     use model::parse_output::OutputProblemKind;
+    use model::probe_problem_class::ProbeProblemClass;
     use model::probe_report::ProbeProblem;
 
     #[test]
@@ -76,7 +77,11 @@ mod tests {
                 step("ipc-create", Some(1), "ok"),
                 step("fabric-create", Some(1), "ok"),
             ],
-            problems: vec![ProbeProblem::new(OutputProblemKind::Error, "no-imex-channel", why)],
+            problems: vec![ProbeProblem::new(
+                OutputProblemKind::Error,
+                ProbeProblemClass::NoImexChannel,
+                why,
+            )],
             complete: false,
         };
         insta::assert_snapshot!(render(&document));

@@ -174,7 +174,7 @@ pub(super) fn write_problems(text: &mut String, problems: &[ProbeProblem]) {
         let _ = writeln!(
             text,
             "  {word}{}{place}: {}",
-            to_plain(&problem.class),
+            to_plain(problem.class.as_str()),
             to_plain(&problem.detail)
         );
     }

@@ -5,6 +5,7 @@
 
 pub mod collective;
 pub mod copy;
+pub mod driver_error;
 pub mod exchange_group;
 pub mod fabric;
 pub mod protocol;

@@ -14,6 +14,7 @@ use super::lenient_json::JsonDocument;
 use super::{ParserInput, lenient_json};
 use model::id::NodeName;
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{
     DriverTelemetry, GpuTelemetrySample, ProbeProblem, ProbedGpu, ProbedRank,
 };
@@ -276,7 +277,7 @@ impl ProbeDocumentReader {
                 }
                 continue;
             };
-            let (class, detail) = (text::clean(&entry.class), text::clean(&entry.detail));
+            let (class, detail) = (text::clean(entry.class.as_str()), text::clean(&entry.detail));
             let what = match (class.is_empty(), detail.is_empty()) {
                 (true, true) => "a problem without a text".to_owned(),
                 (true, false) => detail,
@@ -291,7 +292,7 @@ impl ProbeDocumentReader {
                 host: clean(entry.node),
                 gpu: entry.gpu,
                 code: clean(entry.code),
-                class: Some(class).filter(|class| !class.is_empty()),
+                class: (!class.is_empty()).then(|| ProbeProblemClass::from_name(&class)),
                 ..OutputProblem::new(entry.kind, what)
             };
             self.note(problem, Some(page));

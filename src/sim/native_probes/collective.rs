@@ -11,6 +11,7 @@ use crate::fabric::GpuIndex;
 use crate::invocation::ToolInvocation;
 use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, CollectiveTest};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Maximum sizes of a plausible sweep.
@@ -58,7 +59,11 @@ pub fn build_document(
     };
     if gpus.is_empty() {
         let what = "the driver reports no GPU";
-        document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
+        document.problems.push(ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::NoDevice,
+            what,
+        ));
     } else {
         place.with_invocation(0, |bench| fill_paths(bench, &gpus, request, &mut document));
         for name in request.tests {
@@ -117,7 +122,11 @@ fn fill_paths(
     if let Some(path) = request.asserted.filter(|path| !taken(path)) {
         let what =
             format!("{path} was requested, but NCCL uses {}", document.transports.join(", "));
-        document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "another-path", what));
+        document.problems.push(ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::AnotherPath,
+            what,
+        ));
     }
 }
 
@@ -128,17 +137,21 @@ fn run_test(
     request: &SimCollectiveRequest<'_>,
     document: &mut CollectiveDocument,
 ) {
-    let problem = |kind, class: &str, what: &str| ProbeProblem {
+    let problem = |kind, class: ProbeProblemClass, what: &str| ProbeProblem {
         testcase: Some(name.to_owned()),
         ..ProbeProblem::new(kind, class, what)
     };
     let Some(collective) = SimCollective::from_program(name) else {
         let what = format!("no test has the name {name}");
-        document.problems.push(problem(OutputProblemKind::Error, "unknown-test", &what));
+        document.problems.push(problem(
+            OutputProblemKind::Error,
+            ProbeProblemClass::UnknownTest,
+            &what,
+        ));
         return;
     };
     if let Some((node, what)) = place.with_invocation(0, |bench| bench.collective_failure(gpus)) {
-        let reported = problem(OutputProblemKind::Error, "nccl-error", &what);
+        let reported = problem(OutputProblemKind::Error, ProbeProblemClass::NcclError, &what);
         document.problems.push(ProbeProblem { node: Some(node), ..reported });
         return;
     }
@@ -146,7 +159,7 @@ fn run_test(
     let wrong = |gpu: &&GpuIndex| place.fabric.gpus[**gpu].corrupt && place.is_here(**gpu);
     for gpu in gpus.iter().filter(wrong) {
         let what = "elements differ from the expected result";
-        let reported = problem(OutputProblemKind::Corrupt, "wrong-data", what);
+        let reported = problem(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what);
         document
             .problems
             .push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..reported });

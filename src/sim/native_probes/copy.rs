@@ -12,6 +12,7 @@ use crate::tool_config::NvbandwidthLayout;
 use crate::{cases, invocation};
 use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Parameters of the probe.
@@ -50,7 +51,11 @@ pub fn build_document(place: &NativeProbeSite<'_>, request: &SimCopyRequest<'_>)
     };
     if document.gpus.is_empty() {
         let what = "the driver reports no GPU".to_owned();
-        document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
+        document.problems.push(ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::NoDevice,
+            what,
+        ));
     } else {
         for name in request.tests {
             if run_test(place, request, name, &mut document) == SimCopyFlow::Stop {
@@ -80,7 +85,7 @@ fn run_test(
     document: &mut CopyDocument,
 ) -> SimCopyFlow {
     let problems = &mut document.problems;
-    let problem = |kind, class: &str, what: String| ProbeProblem {
+    let problem = |kind, class: ProbeProblemClass, what: String| ProbeProblem {
         testcase: Some(name.to_owned()),
         ..ProbeProblem::new(kind, class, what)
     };
@@ -88,13 +93,13 @@ fn run_test(
         cases::native_case(name).filter(|case| case.is_multinode() != place.nodes.is_empty());
     let Some(case) = known else {
         let what = format!("no test has the name {name} here");
-        problems.push(problem(OutputProblemKind::Error, "unknown-test", what));
+        problems.push(problem(OutputProblemKind::Error, ProbeProblemClass::UnknownTest, what));
         return SimCopyFlow::Continue;
     };
     let gpus = place.all_gpus();
     if case.needs_peer() && gpus.len() < 2 {
         let what = "it needs a pair of GPUs, but only one exists".to_owned();
-        problems.push(problem(OutputProblemKind::Waived, "needs-pairs", what));
+        problems.push(problem(OutputProblemKind::Waived, ProbeProblemClass::OneGpu, what));
         return SimCopyFlow::Continue;
     }
     if let Some((error, node)) = find_tool_error(place, name) {
@@ -102,7 +107,7 @@ fn run_test(
         problems.push(ProbeProblem {
             code: Some(error.to_owned()),
             node: Some(node.to_owned()),
-            ..problem(OutputProblemKind::Error, "cuda-error", what)
+            ..problem(OutputProblemKind::Error, ProbeProblemClass::CudaError, what)
         });
         // The error destroyed the context of this process.
         if node == place.node {
@@ -123,7 +128,7 @@ fn run_test(
             problems.push(ProbeProblem {
                 code: Some("CUDA_ERROR_NOT_PERMITTED".to_owned()),
                 node: Some(node.to_owned()),
-                ..problem(OutputProblemKind::Error, "no-imex-channel", what)
+                ..problem(OutputProblemKind::Error, ProbeProblemClass::NoImexChannel, what)
             });
         }
     }
@@ -137,7 +142,7 @@ fn run_test(
             let what = format!("the memory of {col} cannot be imported on {row}: another fabric");
             problems.push(ProbeProblem {
                 code: Some("CUDA_ERROR_INVALID_HANDLE".to_owned()),
-                ..problem(OutputProblemKind::Error, "other-fabric", what)
+                ..problem(OutputProblemKind::Error, ProbeProblemClass::OtherFabric, what)
             });
         }
     }
@@ -148,7 +153,7 @@ fn run_test(
         if place.is_here(at) && !reported.contains(&by) {
             reported.push(by);
             let what = format!("4096 words arrived wrong, copied by GPU {by}, with GPU {end}");
-            let problem = problem(OutputProblemKind::Corrupt, "wrong-data", what);
+            let problem = problem(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what);
             problems.push(ProbeProblem { gpu: Some(by), ..problem });
         }
     }

@@ -313,7 +313,9 @@ impl<'a> BurnInSession<'a> {
         write_acceptance(&self.folder, &self.acceptance)?;
         let of = match (self.acceptance.asked.rounds, self.acceptance.asked.hours) {
             (Some(rounds), _) => format!(" of {rounds}"),
-            (None, Some(hours)) => format!(", {:.2} of {hours} h are over", self.elapsed_hours()),
+            (None, Some(hours)) => {
+                format!(", {:.2} of {hours} h have passed", self.elapsed_hours())
+            }
             (None, None) => String::new(),
         };
         note(&format!("round {number}{of}: run {}", info.id));

@@ -6,6 +6,7 @@ use crate::judge::Judgement;
 use model::id::DomainName;
 use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{DriverTelemetry, GpuTelemetry, GpuTelemetrySample};
 use model::throttle_reason::ThrottleReason;
 use model::tool_recording::{RecordingScope, ToolRecording};
@@ -27,7 +28,7 @@ fn problem(kind: OutputProblemKind, class: &str, test: &str, gpu: u32) -> Output
     OutputProblem {
         testcase: Some(test.to_owned()),
         gpu: Some(gpu),
-        class: Some(class.to_owned()),
+        class: Some(ProbeProblemClass::from_name(class)),
         ..OutputProblem::new(kind, format!("{class}: something"))
     }
 }
@@ -84,17 +85,14 @@ fn the_same_numbers_give_the_same_verdict_from_either_tool() {
 
 #[test]
 fn failed_measurements_of_the_native_probe_are_unknown_and_never_a_fault() {
-    for (class, code) in [
-        ("no-imex-channel", "CUDA_ERROR_NOT_PERMITTED"),
-        ("gpu-memory-error", "CUDA_ERROR_ECC_UNCORRECTABLE"),
-        ("gpu-lost", "CUDA_ERROR_UNKNOWN"),
-        ("hang", ""),
-        ("child-died", ""),
-    ] {
+    let codes = [None, Some("CUDA_ERROR_ECC_UNCORRECTABLE"), Some("CUDA_ERROR_UNKNOWN")];
+    let other = ProbeProblemClass::from_name("of-another-version");
+    let classes = ProbeProblemClass::LISTED.iter().chain([&other]);
+    for (class, code) in classes.flat_map(|class| codes.map(|code| (class.as_str(), code))) {
         let mut bench = TestMachine::hgx(1);
         let mut recordings = record_native(&mut bench);
         let reported = problem(OutputProblemKind::Error, class, WRITE, 3);
-        let code = Some(code.to_owned()).filter(|code| !code.is_empty());
+        let code = code.map(str::to_owned);
         recordings[0].parsed.problems.push(OutputProblem { code, ..reported });
         recordings[0].parsed.complete = false;
         let judged = bench.judge_these(&recordings);

@@ -205,6 +205,6 @@ mod tests {
         let page = bundle.files.iter().find(|it| it.0 == "report.html").expect("a page");
         let page = String::from_utf8_lossy(&page.1);
         assert!(page.contains(NODE) && page.contains("partner-"));
-        assert!(page.contains("Left in are names of domains"), "the page lists the limits");
+        assert!(page.contains("Not replaced: names of domains"), "the page lists the limits");
     }
 }

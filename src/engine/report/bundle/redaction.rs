@@ -16,10 +16,10 @@ use model::id::{DomainName, NodeName};
 use model::tool_recording::ToolRecording;
 
 /// The limits of redaction, for the operator who checks a bundle before sending it.
-pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, \
+pub const NOT_CAUGHT: &str = "Replaced: the names of other nodes that the run knows, \
      addresses, MAC \
 addresses, users in home folders, in USER= and in user@host, the DNS suffix of known nodes, and UUIDs of GPUs \
-of other nodes. Left in are names of domains, racks, leaves, rails, switches and jobs; this node's own name, \
+of other nodes. Not replaced: names of domains, racks, leaves, rails, switches and jobs; this node's own name, \
 serial numbers and GUIDs; cluster UUIDs; nodes that the run does not know by name; and whatever \
 is encoded.";
 

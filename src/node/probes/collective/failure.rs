@@ -6,10 +6,12 @@
 use std::time::Duration;
 
 use super::nccl_library::NcclLibraryError;
-use crate::ffi::cuda::{CudaCallError, code as cuda};
+use crate::ffi::cuda::CudaCallError;
 use crate::ffi::dynamic_library::LibraryLoadError;
 use crate::ffi::nccl::{NcclError, code as nccl};
+use crate::probes::driver_error::{self, DriverCallStep};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Why a rank cannot continue.
@@ -33,8 +35,13 @@ pub enum NcclProbeFailure {
         seen: usize,
     },
     /// A CUDA call failed.
-    #[error("{}", cuda_text(.0))]
-    Cuda(#[from] CudaCallError),
+    #[error("{} ({error})", driver_error::explain_error(error, *step).1)]
+    Cuda {
+        /// The error of the driver.
+        error: CudaCallError,
+        /// The step in which it occurred.
+        step: DriverCallStep,
+    },
     /// An NCCL call or operation failed.
     #[error("{}", nccl_text(.0))]
     Nccl(#[from] NcclError),
@@ -61,13 +68,15 @@ impl NcclProbeFailure {
     /// Converts it to a problem.
     pub fn to_problem(&self) -> ProbeProblem {
         let (class, code) = match self {
-            Self::Driver(_) => ("no-driver", None),
-            Self::Library(_) => ("no-nccl", None),
+            Self::Driver(error) => return driver_error::classify_load_error(error),
+            Self::Library(_) => (ProbeProblemClass::NoNccl, None),
             Self::Gpus(problem) => return problem.as_ref().clone(),
-            Self::NoGpu { .. } => ("no-such-gpu", None),
-            Self::Cuda(error) => (cuda_class(error), error_name(error.code(), &error.to_string())),
+            Self::NoGpu { .. } => (ProbeProblemClass::NoSuchGpu, None),
+            Self::Cuda { error, step } => {
+                (driver_error::explain_error(error, *step).0, Some(driver_error::error_name(error)))
+            }
             Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::result_name)),
-            Self::Timeout { .. } => ("time-out", None),
+            Self::Timeout { .. } => (ProbeProblemClass::TimeOut, None),
         };
         let mut problem =
             ProbeProblem::new(OutputProblemKind::Error, class, clean(&self.to_string()));
@@ -76,55 +85,32 @@ impl NcclProbeFailure {
     }
 }
 
-/// The driver's name of an error, extracted from `call: NAME (code)`.
-fn error_name(code: Option<i32>, text: &str) -> Option<String> {
-    code?;
-    let (_, rest) = text.split_once(": ")?;
-    rest.split_once(" (").map(|(name, _)| name.to_owned())
-}
-
-fn cuda_class(error: &CudaCallError) -> &'static str {
-    match error.code() {
-        None => "driver-too-old",
-        Some(cuda::OUT_OF_MEMORY) => "out-of-memory",
-        Some(cuda::NO_DEVICE | cuda::INVALID_DEVICE) => "no-gpu",
-        Some(cuda::DEVICE_UNAVAILABLE) => "gpu-in-use",
-        Some(cuda::SYSTEM_NOT_READY) => "fabric-not-ready",
-        Some(cuda::STUB_LIBRARY) => "no-driver",
-        Some(_) => "cuda-error",
+impl From<CudaCallError> for NcclProbeFailure {
+    fn from(error: CudaCallError) -> Self {
+        Self::Cuda { error, step: DriverCallStep::Copy }
     }
 }
 
-fn cuda_text(error: &CudaCallError) -> String {
-    let hint = match cuda_class(error) {
-        "out-of-memory" => {
-            "; another process uses the GPU's memory, or the largest message is too large"
-        }
-        "gpu-in-use" => "; the GPU is in exclusive or prohibited mode and in use",
-        "fabric-not-ready" => "; the fabric manager has not initialized the system",
-        _ => "",
-    };
-    format!("{error}{hint}")
-}
-
-fn nccl_class(error: &NcclError) -> &'static str {
+fn nccl_class(error: &NcclError) -> ProbeProblemClass {
     match error.code() {
-        None => "nccl-too-old",
-        Some(nccl::UNHANDLED_CUDA_ERROR) => "nccl-cuda-error",
-        Some(nccl::SYSTEM_ERROR) => "nccl-system-error",
-        Some(nccl::INVALID_ARGUMENT | nccl::INVALID_USAGE) => "nccl-refused",
-        Some(nccl::REMOTE_ERROR) => "nccl-remote-error",
-        Some(nccl::TIMEOUT) => "time-out",
-        Some(_) => "nccl-error",
+        None => ProbeProblemClass::NcclTooOld,
+        Some(nccl::UNHANDLED_CUDA_ERROR) => ProbeProblemClass::NcclCudaError,
+        Some(nccl::SYSTEM_ERROR) => ProbeProblemClass::NcclSystemError,
+        Some(nccl::INVALID_ARGUMENT | nccl::INVALID_USAGE) => ProbeProblemClass::NcclRefused,
+        Some(nccl::REMOTE_ERROR) => ProbeProblemClass::NcclRemoteError,
+        Some(nccl::TIMEOUT) => ProbeProblemClass::TimeOut,
+        Some(_) => ProbeProblemClass::NcclError,
     }
 }
 
 fn nccl_text(error: &NcclError) -> String {
     let hint = match nccl_class(error) {
-        "nccl-system-error" => {
+        ProbeProblemClass::NcclSystemError => {
             "; a network, a device or an IMEX channel that NCCL needs does not work on this node"
         }
-        "nccl-remote-error" => "; another rank has ended, or the network to it failed",
+        ProbeProblemClass::NcclRemoteError => {
+            "; another rank has ended, or the network to it failed"
+        }
         _ => "",
     };
     format!("{error}{hint}")
@@ -139,6 +125,7 @@ pub fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::cuda::code as cuda;
 
     fn nccl(code: i32) -> NcclProbeFailure {
         let message = "a\u{1b}[31m text\nof NCCL".to_owned();
@@ -178,13 +165,16 @@ mod tests {
                 .to_problem()
         };
         let problem = failed(cuda::OUT_OF_MEMORY);
-        assert_eq!(problem.class.as_str(), "out-of-memory");
+        assert_eq!(problem.class.as_str(), "no-memory");
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
-        assert_eq!(failed(cuda::SYSTEM_NOT_READY).class, "fabric-not-ready");
-        assert_eq!(failed(cuda::LAUNCH_FAILED).class, "cuda-error");
+        assert_eq!(failed(cuda::SYSTEM_NOT_READY).class.as_str(), "system-not-ready");
+        assert_eq!(failed(cuda::LAUNCH_FAILED).class.as_str(), "gpu-lost");
         let missing =
             NcclProbeFailure::from(CudaCallError::Missing { call: "cuCtxSetCurrent" }).to_problem();
-        assert_eq!((missing.class.as_str(), missing.code), ("driver-too-old", None));
+        assert_eq!(
+            (missing.class.as_str(), missing.code.as_deref()),
+            ("driver-too-old", Some("cuCtxSetCurrent"))
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::clean;
 use super::formula::NcclCollective;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// A path between GPUs.
@@ -215,7 +216,11 @@ pub fn check_path(
             "NCCL did not log the path that it uses, so it is unknown whether it was {}",
             expected.name()
         );
-        return Some(ProbeProblem::new(OutputProblemKind::Unverified, "path-unknown", detail));
+        return Some(ProbeProblem::new(
+            OutputProblemKind::Unverified,
+            ProbeProblemClass::PathUnknown,
+            detail,
+        ));
     }
     let wanted = match summary.algorithms.get(NcclCollective::AllReduce.name()) {
         // Support for reduction in the switch does not mean that NCCL used it.
@@ -240,7 +245,7 @@ pub fn check_path(
         expected.name(),
         transports.join(", ")
     );
-    Some(ProbeProblem::new(OutputProblemKind::Error, "another-path", detail))
+    Some(ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::AnotherPath, detail))
 }
 
 #[cfg(test)]

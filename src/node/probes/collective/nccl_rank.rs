@@ -21,6 +21,7 @@ use crate::ffi::nccl::{
 };
 use crate::probes::copy::devices;
 use crate::probes::copy::devices::DetectedGpu;
+use crate::probes::driver_error::DriverCallStep;
 use crate::probes::protocol::ProbeEmitter;
 use model::probe_report::ProbedGpu;
 
@@ -54,7 +55,8 @@ pub(super) struct NcclRankDevice {
 
 pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
     let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
-    cuda.init()?;
+    let at_start = |error| NcclProbeFailure::Cuda { error, step: DriverCallStep::Start };
+    cuda.init().map_err(at_start)?;
     Ok(cuda)
 }
 
@@ -74,7 +76,8 @@ impl NcclRankDevice {
     /// Makes the GPU current on this thread and creates a stream; also returns the largest message
     /// size of which two buffers fit into its free memory.
     pub(super) fn activate(&self) -> Result<(CudaStream, u64), NcclProbeFailure> {
-        let context = self.cuda.retain_primary_context(self.device)?;
+        let at_opening = |error| NcclProbeFailure::Cuda { error, step: DriverCallStep::Open(None) };
+        let context = self.cuda.retain_primary_context(self.device).map_err(at_opening)?;
         self.cuda.set_current_context(context)?;
         let stream = self.cuda.create_stream()?;
         let (free, _) = self.cuda.memory_info()?;

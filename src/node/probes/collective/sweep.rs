@@ -20,6 +20,7 @@ use crate::ffi::nccl::{NcclUniqueId, UNIQUE_ID_BYTES};
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::collective::CollectivePoint;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Ranks wait for each other this many times longer than for one of their own operations: if one
@@ -75,7 +76,7 @@ pub(super) fn run_sweep(
         if rank_list.me == 0 {
             emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
-                "no-sizes",
+                ProbeProblemClass::NoSizes,
                 detail,
             )))?;
         }
@@ -97,7 +98,11 @@ pub(super) fn run_sweep(
     let values = rank.share_outcome(made, None, patience)?;
     let (Ok(buffers), Some(id)) = (buffers, values.first().and_then(decode_id)) else {
         let detail = "the first rank sent no readable unique ID".to_owned();
-        return rank.abort(ProbeProblem::new(OutputProblemKind::Error, "no-unique-id", detail));
+        return rank.abort(ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::NoUniqueId,
+            detail,
+        ));
     };
     let mut nccl_rank = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
     rank.connect(&machine, &mut nccl_rank, id)?;
@@ -163,7 +168,8 @@ fn gather_ranks(
     let answer = emitter.exchange(value, whole_seconds(task.patience_s))?;
     let Some(rank_list) = RankList::from_answer(&answer, introduction) else {
         let detail = "this rank is missing from the list of ranks".to_owned();
-        let problem = ProbeProblem::new(OutputProblemKind::Error, "not-counted", detail);
+        let problem =
+            ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NotCounted, detail);
         emitter.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         return Ok(None);
     };
@@ -173,7 +179,11 @@ fn gather_ranks(
     if let Some(detail) = rank_list.version_mismatch().map(|versions| {
         format!("ranks have different NCCL versions: {versions}; nothing was measured")
     }) {
-        let problem = ProbeProblem::new(OutputProblemKind::Error, "nccl-versions-differ", detail);
+        let problem = ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::NcclVersionsDiffer,
+            detail,
+        );
         if rank_list.is_node_leader() {
             emitter.emit(&ProbeMessage::Problem(problem))?;
         }
@@ -182,7 +192,8 @@ fn gather_ranks(
     if let Some(twice) = rank_list.duplicate_gpu() {
         let detail = format!("{twice} is used by two ranks: every rank needs a separate GPU");
         if rank_list.is_node_leader() {
-            let problem = ProbeProblem::new(OutputProblemKind::Error, "gpu-twice", detail);
+            let problem =
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::GpuTwice, detail);
             emitter.emit(&ProbeMessage::Problem(problem))?;
         }
         return Ok(None);
@@ -198,7 +209,8 @@ fn gather_ranks(
         if rank_list.count() == 1 {
             let detail = "only one rank: this exercises calls and data but no link, and \
                           busbw is 0";
-            let problem = ProbeProblem::new(OutputProblemKind::Waived, "one-rank", detail);
+            let problem =
+                ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::OneRank, detail);
             emitter.emit(&ProbeMessage::Problem(problem))?;
         }
     }
@@ -212,7 +224,8 @@ fn gather_ranks(
                  free memory of GPU {}",
                 task.most_bytes, task.gpu
             );
-            let problem = ProbeProblem::new(OutputProblemKind::Error, "out-of-memory", detail);
+            let problem =
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoMemory, detail);
             emitter
                 .emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         }
@@ -230,7 +243,8 @@ fn missing_rank_problem(absent: &AbsentRank, ranks: usize) -> ProbeProblem {
         "{}{gpu} does not participate: {}; {others} measured without it",
         absent.node, absent.why
     ));
-    let mut problem = ProbeProblem::new(OutputProblemKind::Error, "rank-missing", detail);
+    let mut problem =
+        ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::RankMissing, detail);
     (problem.node, problem.gpu) = (Some(absent.node.clone()), absent.gpu);
     problem
 }
@@ -311,18 +325,18 @@ impl RankSweep<'_, '_, '_> {
                 return None;
             }
             let text = format!("could not continue: {}", named(&elsewhere));
-            ("rank-failed", elsewhere, text)
+            (ProbeProblemClass::RankFailed, elsewhere, text)
         } else if !trouble.gone.is_empty() {
             let text = format!("ended during the measurement: {}", named(&trouble.gone));
-            ("rank-gone", trouble.gone.clone(), text)
+            (ProbeProblemClass::RankGone, trouble.gone.clone(), text)
         } else {
             let waited = &trouble.timed_out;
             let count = self.ranks.count();
             let text = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
-            ("time-out", waited.clone(), text)
+            (ProbeProblemClass::TimeOut, waited.clone(), text)
         };
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&text));
-        if class == "time-out"
+        if problem.class == ProbeProblemClass::TimeOut
             && let Some(mine) = mine
         {
             let ProbeProblem { class, code, .. } = mine.to_problem();
@@ -363,7 +377,7 @@ impl RankSweep<'_, '_, '_> {
             let count = self.ranks.count();
             let detail = format!("NCCL reports {other} ranks, but {count} joined");
             let kind = OutputProblemKind::Inconsistent;
-            self.abort(ProbeProblem::new(kind, "nccl-ranks", detail))?;
+            self.abort(ProbeProblem::new(kind, ProbeProblemClass::NcclRanks, detail))?;
         }
         Ok(())
     }
@@ -376,12 +390,12 @@ impl RankSweep<'_, '_, '_> {
         sizes: &[u64],
     ) -> Result<(), RankStop> {
         let Some(collective) = NcclCollective::from_name(name) else {
-            return self.skip_test(name, "unknown-test", "no test has this name");
+            return self.skip_test(name, ProbeProblemClass::UnknownTest, "no test has this name");
         };
         let missing = machine.nccl.missing_symbols();
         if let Some(call) = collective.calls().iter().find(|call| missing.contains(call)) {
             let why = format!("NCCL {} has no {call}", machine.version);
-            return self.skip_test(name, "nccl-too-old", &why);
+            return self.skip_test(name, ProbeProblemClass::NcclTooOld, &why);
         }
         for reading in 0..self.task.readings {
             let mut measured = 0;
@@ -393,7 +407,7 @@ impl RankSweep<'_, '_, '_> {
             if measured == 0 {
                 return self.skip_test(
                     name,
-                    "no-sizes",
+                    ProbeProblemClass::NoSizes,
                     "no message is large enough for a part per rank",
                 );
             }
@@ -403,7 +417,12 @@ impl RankSweep<'_, '_, '_> {
 
     /// Reports that a test is skipped. All ranks reach the same decision, and the first one reports
     /// it.
-    fn skip_test(&mut self, name: &str, class: &str, why: &str) -> Result<(), RankStop> {
+    fn skip_test(
+        &mut self,
+        name: &str,
+        class: ProbeProblemClass,
+        why: &str,
+    ) -> Result<(), RankStop> {
         self.complete = false;
         if self.ranks.me != 0 {
             return Ok(());
@@ -438,7 +457,8 @@ impl RankSweep<'_, '_, '_> {
                  the first is element {place}: {found} instead of {wanted}",
                 checked.wrong, checked.elements
             );
-            let problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", detail);
+            let problem =
+                ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, detail);
             let gpu = Some(self.task.gpu);
             self.emit_problem(ProbeProblem { gpu, ..problem }, Some(name))?;
         }
@@ -457,7 +477,11 @@ impl RankSweep<'_, '_, '_> {
             combine_samples(collective, counts, iterations, &outcomes, self.ranks.count())
         else {
             let detail = format!("the ranks' results for {name} of {bytes} bytes do not match");
-            let problem = ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", detail);
+            let problem = ProbeProblem::new(
+                OutputProblemKind::Inconsistent,
+                ProbeProblemClass::NoTime,
+                detail,
+            );
             self.complete = false;
             return self.emit_problem(problem, Some(name));
         };

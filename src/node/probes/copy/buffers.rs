@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::cases::BufferPlace;
 use super::devices::OpenGpu;
-use super::error_class::CopyCallStep;
 use super::pattern;
 use super::pattern::{CopyPattern, DataDifference, WORD};
 use super::raii::GpuMemory;
 use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
+use crate::probes::driver_error::DriverCallStep;
 
 /// Bytes per comparison step.
 const STAGE_BYTES: usize = 64 << 20;
@@ -26,7 +26,7 @@ const CACHE_FACTOR: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct CopyCallFailure {
     pub(crate) error: CudaCallError,
-    pub(crate) step: CopyCallStep,
+    pub(crate) step: DriverCallStep,
     /// Description of the step for messages.
     pub(crate) action: String,
     /// The GPU, by its index in the session.
@@ -154,7 +154,7 @@ impl<'c> CopyBuffers<'c> {
             BufferMemory::Gpu(memory) => Ok(memory.address),
             BufferMemory::Host(memory) => memory.address().map_err(|error| CopyCallFailure {
                 error,
-                step: CopyCallStep::HostMemory,
+                step: DriverCallStep::HostMemory,
                 action: format!("getting the address of {}", place_name(key.place, gpus)),
                 gpu: at,
             }),
@@ -184,7 +184,12 @@ impl<'c> CopyBuffers<'c> {
                         format!(" ({} of {} MiB are free)", free >> 20, total >> 20)
                     });
                     let doing = format!("allocating {mib} MiB on GPU {index}{free}");
-                    CopyCallFailure { error, step: CopyCallStep::GpuMemory, action: doing, gpu: at }
+                    CopyCallFailure {
+                        error,
+                        step: DriverCallStep::GpuMemory,
+                        action: doing,
+                        gpu: at,
+                    }
                 })
             }
             BufferPlace::Host(_) => {
@@ -196,7 +201,7 @@ impl<'c> CopyBuffers<'c> {
                     let doing = format!("allocating {mib} MiB host memory near GPU {index}{free}");
                     CopyCallFailure {
                         error,
-                        step: CopyCallStep::HostMemory,
+                        step: DriverCallStep::HostMemory,
                         action: doing,
                         gpu: at,
                     }
@@ -230,7 +235,7 @@ impl<'c> CopyBuffers<'c> {
             let trouble = |error| {
                 let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free_text());
                 let doing = format!("allocating {mib} MiB of host memory for comparison{free}");
-                CopyCallFailure { error, step: CopyCallStep::HostMemory, action: doing, gpu: at }
+                CopyCallFailure { error, step: DriverCallStep::HostMemory, action: doing, gpu: at }
             };
             self.stage = Some(taken.map_err(trouble)?);
         }
@@ -267,7 +272,7 @@ impl<'c> CopyBuffers<'c> {
         let doing = format!("filling {} MiB on GPU {}", pattern.bytes >> 20, gpu.index());
         fill().map_err(|error| CopyCallFailure {
             error,
-            step: CopyCallStep::Copy,
+            step: DriverCallStep::Copy,
             action: doing,
             gpu: at,
         })
@@ -321,7 +326,7 @@ impl<'c> CopyBuffers<'c> {
             .and_then(|()| gpu.wait());
         done.map_err(|error| {
             let doing = format!("{verb} {}", place_name(key.place, gpus));
-            CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
+            CopyCallFailure { error, step: DriverCallStep::Copy, action: doing, gpu: at }
         })
     }
 
@@ -343,7 +348,7 @@ impl<'c> CopyBuffers<'c> {
         let compare_once = || {
             self.read_back(destination, pattern, &gpus[at]).map_err(|error| {
                 let doing = format!("reading back the data received on GPU {}", gpus[at].index());
-                CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
+                CopyCallFailure { error, step: DriverCallStep::Copy, action: doing, gpu: at }
             })
         };
         let Some(difference) = compare_once()? else { return Ok(None) };

@@ -5,13 +5,15 @@
 use std::fs;
 use std::path::Path;
 
-use super::error_class::CopyCallStep;
+use super::numa;
 use super::numa::NumaCpus;
 use super::raii::{OwnedStream, PrimaryContext};
-use super::{error_class, numa};
 use crate::ffi::cuda::code::attribute;
 use crate::ffi::cuda::{CudaCallError, CudaContext, CudaDevice, CudaLibrary, CudaStream, code};
+use crate::probes::driver_error;
+use crate::probes::driver_error::DriverCallStep;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{ProbeProblem, ProbedGpu};
 
 /// A GPU that the driver reports.
@@ -42,7 +44,7 @@ pub(crate) fn find_gpus(
 ) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
     let doing = "initializing the driver";
     let refused = |error: CudaCallError| {
-        Box::new(error_class::classify_error(&error, CopyCallStep::Start, doing))
+        Box::new(driver_error::classify_error(&error, DriverCallStep::Start, doing))
     };
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
@@ -103,7 +105,8 @@ pub(crate) fn select_gpus(
     let lacks = |index: &&u32| !found.iter().any(|gpu| gpu.probed.index == **index);
     let problems = wanted.iter().filter(lacks).map(|index| {
         let what = format!("no GPU {index}: this process sees {there} GPUs");
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoSuchGpu, what);
         problem.gpu = Some(*index);
         problem
     });
@@ -128,7 +131,11 @@ impl<'c> OpenGpu<'c> {
         if probed.name.as_deref().is_some_and(is_mig_instance) {
             let what = "this is a MIG instance, a part of a GPU: it cannot measure the links \
                         of the GPU (`nvidia-smi -mig 0` disables MIG)";
-            return Err(of_it(ProbeProblem::new(OutputProblemKind::Error, "mig", what)));
+            return Err(of_it(ProbeProblem::new(
+                OutputProblemKind::Error,
+                ProbeProblemClass::Mig,
+                what,
+            )));
         }
         let mode = cuda.attribute(device, attribute::COMPUTE_MODE).ok();
         let doing = format!("opening GPU {index}");
@@ -138,7 +145,7 @@ impl<'c> OpenGpu<'c> {
             Ok((primary, own))
         };
         let (primary, own) = open().map_err(|error| {
-            of_it(error_class::classify_error(&error, CopyCallStep::Open(mode), &doing))
+            of_it(driver_error::classify_error(&error, DriverCallStep::Open(mode), &doing))
         })?;
         let cache = cuda.attribute(device, attribute::L2_CACHE_BYTES).unwrap_or(0);
         let cache_bytes = u64::try_from(cache).unwrap_or(0);

@@ -4,8 +4,9 @@
 use std::io;
 use std::path::Path;
 
-use super::{devices, error_class};
+use super::devices;
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::driver_error;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 
 /// Reports the GPUs of the driver, and opens none. Returns an error if the output is closed.
@@ -18,7 +19,7 @@ pub fn list_gpus(
     let cuda = match CudaLibrary::load(cuda) {
         Ok(cuda) => cuda,
         Err(error) => {
-            return emitter.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+            return emitter.emit(&ProbeMessage::Problem(driver_error::classify_load_error(&error)));
         }
     };
     emitter.announce_step("initializing the driver");

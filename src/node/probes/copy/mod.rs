@@ -7,7 +7,6 @@ pub(crate) mod buffers;
 pub mod cases;
 pub(crate) mod cross_node;
 pub(crate) mod devices;
-pub(crate) mod error_class;
 pub mod listing;
 pub(crate) mod numa;
 pub(crate) mod numbers;
@@ -24,7 +23,9 @@ use std::path::Path;
 
 use super::protocol::{ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::driver_error;
 use devices::OpenGpu;
+use model::probe_problem_class::ProbeProblemClass;
 use session::CopySession;
 use task::CopyTask;
 
@@ -37,7 +38,7 @@ pub fn measure(task: &CopyTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
         Err(error) => {
-            return emitter.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+            return emitter.emit(&ProbeMessage::Problem(driver_error::classify_load_error(&error)));
         }
     };
     let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, emitter)? {
@@ -79,7 +80,7 @@ pub(crate) fn open_gpus<'c>(
             }
             Err(problem) => {
                 failed = true;
-                let whole_node = problem.class.as_str() == "system-not-ready";
+                let whole_node = problem.class == ProbeProblemClass::SystemNotReady;
                 emitter.emit(&ProbeMessage::Problem(*problem))?;
                 if whole_node {
                     break;

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use super::devices::OpenGpu;
-use super::error_class;
-use super::error_class::CopyCallStep;
 use crate::ffi::cuda::{CudaCallError, CudaLibrary, code};
+use crate::probes::driver_error;
+use crate::probes::driver_error::DriverCallStep;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Peer access by GPU index.
@@ -39,7 +40,7 @@ impl PeerAccess {
                         let (one, other) = (one.index(), other.index());
                         let doing = format!("enabling peer access of GPU {one} and GPU {other}");
                         let mut problem =
-                            error_class::classify_error(&error, CopyCallStep::Peers, &doing);
+                            driver_error::classify_error(&error, DriverCallStep::Peers, &doing);
                         problem.gpu = Some(one);
                         problems.push(problem);
                     }
@@ -86,7 +87,8 @@ fn no_access_problem(one: u32, other: u32) -> ProbeProblem {
         "GPU {one} and GPU {other} have no peer access: copies between them go \
          through the host and do not measure the fabric, so no number is reported"
     );
-    let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
+    let mut problem =
+        ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::NoPeerAccess, what);
     problem.gpu = Some(one);
     problem
 }

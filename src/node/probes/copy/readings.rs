@@ -8,13 +8,14 @@ use std::io;
 
 use super::buffers::{BufferKey, BufferLayout, BufferRole, CopyCallFailure, DataMismatch};
 use super::cases::{BufferPlace, CopyCase, CopyMeasure, CopyNumber, CopyRun};
-use super::error_class::CopyCallStep;
 use super::pattern::{CopyPattern, DataDifference, WORD};
 use super::session::{CopySession, to_usize};
 use super::timing::{CopyLane, LaneError, LaneTimes};
 use super::{buffers, cases, numbers, pattern, timing};
+use crate::probes::driver_error::DriverCallStep;
 use crate::probes::protocol::{ProbeEmitter, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Size of a latency copy and copies per latency: those of p2pBandwidthLatencyTest (cuda-samples),
@@ -58,7 +59,7 @@ impl<'c> CopySession<'c, '_> {
         let failed = |run: &CopyRun, LaneError { lane, error }, when: &str| {
             let doing = format!("copying, {name}: {what}, {when}");
             let gpu = run.copies.get(lane).map_or(0, |copy| copy.issuer);
-            CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu }
+            CopyCallFailure { error, step: DriverCallStep::Copy, action: doing, gpu }
         };
         for (copy, ready) in run.copies.iter().zip(&ready) {
             if let Some(wrong) = ready.source_mismatch {
@@ -143,7 +144,12 @@ impl<'c> CopySession<'c, '_> {
             let lane = CopyLane::new(self.cuda, gpu.context(), (from, to), layout);
             lanes.push(lane.map_err(|error| {
                 let doing = format!("creating a stream on GPU {}", gpu.index());
-                CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: copy.issuer }
+                CopyCallFailure {
+                    error,
+                    step: DriverCallStep::Copy,
+                    action: doing,
+                    gpu: copy.issuer,
+                }
             })?);
             let pattern = self.buffers.pattern(source, 0);
             ready.push(PreparedCopy { source, destination, pattern, source_mismatch: before });
@@ -165,7 +171,8 @@ impl<'c> CopySession<'c, '_> {
                 numbers::compute_number(case.measure, number.basis, copies, &bytes, times)
             else {
                 let what = "the driver reports a copy time of zero";
-                let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-time", what);
+                let mut problem =
+                    ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoTime, what);
                 problem.testcase = Some(number.testcase.clone());
                 self.emit_once(problem, emitter)?;
                 continue;
@@ -251,7 +258,8 @@ impl<'c> CopySession<'c, '_> {
     }
 
     fn corrupt_problem(&self, name: &str, at: usize, what: String) -> ProbeProblem {
-        let mut problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what);
         problem.testcase = Some(name.to_owned());
         problem.gpu = Some(self.gpus[at].index());
         problem

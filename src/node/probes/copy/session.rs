@@ -10,14 +10,16 @@ use std::io;
 use super::buffers::{CopyBuffers, CopyCallFailure};
 use super::cases::{BufferPlace, CaseRefusal, CopyRun};
 use super::devices::OpenGpu;
-use super::error_class::CopyCallStep;
 use super::peer_access::PeerAccess;
 use super::task::CopyTask;
 use super::timing::StreamGate;
-use super::{cases, error_class, timing};
+use super::{cases, timing};
 use crate::ffi::cuda::{CudaCallError, CudaLibrary};
+use crate::probes::driver_error;
+use crate::probes::driver_error::DriverCallStep;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// The GPUs, their buffers, and the problems reported.
@@ -31,7 +33,7 @@ pub(super) struct CopySession<'c, 't> {
     pub(super) gpus: Vec<OpenGpu<'c>>,
     peers: Option<PeerAccess>,
     lost_gpus: BTreeSet<usize>,
-    emitted: BTreeSet<(String, Option<u32>, Option<String>)>,
+    emitted: BTreeSet<(ProbeProblemClass, Option<u32>, Option<String>)>,
     // Some requested GPUs are missing.
     is_incomplete: bool,
     failed: bool,
@@ -80,7 +82,9 @@ impl<'c, 't> CopySession<'c, 't> {
             for at in 0..self.gpus.len() {
                 match gate.can_hold(&self.gpus[at]) {
                     Ok(true) => {}
-                    Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
+                    Ok(false) => {
+                        why = Some("the driver does not support stream waits here".to_owned())
+                    }
                     Err(error) => {
                         let doing = format!("making GPU {} wait", self.gpus[at].index());
                         self.drop_gpu(at, &error, &doing, emitter)?;
@@ -91,7 +95,9 @@ impl<'c, 't> CopySession<'c, 't> {
         }
         let (warmup, copies) = (to_usize(self.task.warmup), to_usize(self.task.copies));
         if !timing::can_be_held(warmup, copies) {
-            why.get_or_insert("these are too many copies to hold back".to_owned());
+            why.get_or_insert(
+                "there are too many copies to enqueue while the streams wait".to_owned(),
+            );
         }
         let Some(why) = why else { return Ok(()) };
         let value = format!("copies start as they are enqueued: {why}");
@@ -106,7 +112,7 @@ impl<'c, 't> CopySession<'c, 't> {
         emitter: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         self.lost_gpus.insert(at);
-        let mut problem = error_class::classify_error(error, CopyCallStep::Copy, doing);
+        let mut problem = driver_error::classify_error(error, DriverCallStep::Copy, doing);
         problem.gpu = Some(self.gpus[at].index());
         self.emit_once(problem, emitter)
     }
@@ -135,7 +141,8 @@ impl<'c, 't> CopySession<'c, 't> {
                 return Ok(());
             }
             let what = "no two of these GPUs have peer access";
-            let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
+            let mut problem =
+                ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::NoPeerAccess, what);
             problem.testcase = Some(name.to_owned());
             return self.emit_once(problem, emitter);
         }
@@ -176,15 +183,15 @@ impl<'c, 't> CopySession<'c, 't> {
         let mut problem = match refusal {
             CaseRefusal::Unknown => {
                 let what = format!("no test has the name {name:?}");
-                ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what)
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::UnknownTest, what)
             }
-            CaseRefusal::NeedsPairs if self.is_incomplete => {
+            CaseRefusal::OneGpu if self.is_incomplete => {
                 let what = "this test needs a pair of GPUs, but only one could be opened";
-                ProbeProblem::new(OutputProblemKind::Error, "one-gpu", what)
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::OneGpu, what)
             }
-            CaseRefusal::NeedsPairs => {
+            CaseRefusal::OneGpu => {
                 let what = "this test needs a pair of GPUs, but only one exists";
-                ProbeProblem::new(OutputProblemKind::Waived, "one-gpu", what)
+                ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::OneGpu, what)
             }
         };
         problem.testcase = Some(name.to_owned());
@@ -209,7 +216,7 @@ impl<'c, 't> CopySession<'c, 't> {
     ) -> io::Result<()> {
         let CopyCallFailure { error, step, action: doing, gpu } = trouble;
         let mut gone = Vec::new();
-        if error_class::is_sticky(&error) {
+        if driver_error::is_sticky(&error) {
             for at in self.gpus_of(run) {
                 let gpu = &self.gpus[at];
                 emitter
@@ -224,10 +231,10 @@ impl<'c, 't> CopySession<'c, 't> {
             }
         }
         if gone.is_empty() {
-            let mut problem = error_class::classify_error(&error, step, &doing);
-            if problem.class.as_str() == "gpu-lost" {
+            let mut problem = driver_error::classify_error(&error, step, &doing);
+            if problem.class == ProbeProblemClass::GpuLost {
                 // The GPU still answers, so it is not lost.
-                "cuda-error".clone_into(&mut problem.class);
+                problem.class = ProbeProblemClass::CudaError;
                 problem.detail = format!("the driver failed, once ({error}, while {doing})");
             }
             problem.gpu = self.gpus.get(gpu).map(OpenGpu::index);

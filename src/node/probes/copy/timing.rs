@@ -9,11 +9,11 @@ use std::cell::Cell;
 
 use super::buffers::BufferLayout;
 use super::devices::OpenGpu;
-use super::error_class;
 use super::raii::{OwnedEvent, OwnedStream};
 use crate::ffi::cuda::{
     CudaCallError, CudaContext, CudaLibrary, CudaStream, DevicePointer, HostMemory,
 };
+use crate::probes::driver_error;
 
 /// Maximum operations of a held stream. A channel of the driver takes about a thousand; beyond
 /// that, enqueuing blocks on the held operations and never ends.
@@ -46,7 +46,7 @@ impl<'c> StreamGate<'c> {
         let shut = self.close();
         self.cuda.set_current_context(gpu.context())?;
         match shut.hold(gpu.stream()) {
-            Err(error) if error_class::is_unsupported(&error) => return Ok(false),
+            Err(error) if driver_error::is_unsupported(&error) => return Ok(false),
             other => other?,
         }
         drop(shut);

@@ -3,7 +3,7 @@
 //! An importer must drop memory before its owner does: according to NVIDIA's guide, IMEX keeps the
 //! importers' references until they are released. Owners therefore wait for a barrier first.
 
-use super::error_class::FabricCallStep;
+use super::sharing_error::FabricCallStep;
 use crate::ffi::cuda::{
     CudaAllocation, CudaCallError, CudaDevice, CudaLibrary, DevicePointer, FABRIC_HANDLE_BYTES,
 };

@@ -7,9 +7,9 @@
 //! Steps on a process's own memory have the same result in both, unless only one process has the
 //! permission.
 
-pub(crate) mod error_class;
 pub(crate) mod imex_channel;
 pub(crate) mod memory;
+pub(crate) mod sharing_error;
 pub mod task;
 mod trial;
 
@@ -20,9 +20,11 @@ use serde_json::Value;
 use super::copy;
 use super::protocol::{ProbeAbort, ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::driver_error;
 use imex_channel::ImexChannels;
 use model::exchange::ExchangeReply;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 use task::FabricTask;
 use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
@@ -37,7 +39,7 @@ pub fn run_trials(task: &FabricTask, emitter: &mut ProbeEmitter<'_>) -> io::Resu
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
         Err(error) => {
-            let problem = copy::error_class::classify_load_error(&error);
+            let problem = driver_error::classify_load_error(&error);
             return emitter.emit(&ProbeMessage::Problem(problem));
         }
     };
@@ -63,7 +65,7 @@ pub fn run_trials(task: &FabricTask, emitter: &mut ProbeEmitter<'_>) -> io::Resu
             let what = format!("the exchange with the other process ended: {error}");
             emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
-                "left-alone",
+                ProbeProblemClass::LeftAlone,
                 what,
             )))
         }
@@ -140,7 +142,8 @@ fn run_peer_trials(
     let mut whole = emit_problems(&failures, channels, emitter)?;
     if let Err(why) = &offers {
         let what = format!("the trials between two processes were skipped: {why}");
-        let problem = ProbeProblem::new(OutputProblemKind::Error, "other-process-gone", what);
+        let problem =
+            ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::OtherProcessGone, what);
         emitter.emit(&ProbeMessage::Problem(problem))?;
         whole = false;
     }

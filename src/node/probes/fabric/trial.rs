@@ -10,10 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::error_class;
-use super::error_class::FabricCallStep;
 use super::imex_channel::ImexChannels;
 use super::memory::{FabricMemory, FabricStepFailure, MappedFabricMemory, with_step};
+use super::sharing_error;
+use super::sharing_error::FabricCallStep;
 use crate::ffi::cuda::code::attribute;
 use crate::ffi::cuda::{CudaLibrary, DevicePointer, HostMemory, IPC_HANDLE_BYTES};
 use crate::probes::copy::cross_node::data;
@@ -22,6 +22,7 @@ use crate::probes::copy::pattern::{CopyPattern, WORD};
 use crate::probes::copy::raii::GpuMemory;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// One GPU's memory that the other process can test.
@@ -138,16 +139,16 @@ pub(super) fn merge_problems(
     failures: &[FailedTrialStep],
     channels: &ImexChannels,
 ) -> Vec<ProbeProblem> {
-    let mut classes: BTreeMap<String, (ProbeProblem, Vec<u32>)> = BTreeMap::new();
+    let mut classes: BTreeMap<ProbeProblemClass, (ProbeProblem, Vec<u32>)> = BTreeMap::new();
     for failed in failures {
         let doing = format!("testing {} on GPU {}", failed.name, failed.gpu);
         let problem = match &failed.why {
             TrialFailureCause::Driver(failure) => {
-                error_class::classify_error(&failure.error, failure.step, &doing, channels)
+                sharing_error::classify_error(&failure.error, failure.step, &doing, channels)
             }
             TrialFailureCause::Wrong(how) => {
                 let what = format!("wrong data was found while {doing}: {how}");
-                ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what)
+                ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what)
             }
         };
         let class = problem.class.clone();

@@ -5,6 +5,7 @@
 use crate::probes::protocol::ProbeMessage;
 use model::exchange::EXCHANGE_PREFIX;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Maximum messages of one child. The largest known output, all tests of 72 GPUs with each other
@@ -132,7 +133,11 @@ impl ChildOutput {
         let (kind, class, detail) = match fate {
             ChildExitReason::Success if self.dropped != 0 => {
                 let lost = self.dropped;
-                (Truncated, "unreadable", format!("{subject}: {lost} lines are unreadable"))
+                (
+                    Truncated,
+                    ProbeProblemClass::Unreadable,
+                    format!("{subject}: {lost} lines are unreadable"),
+                )
             }
             // A child that gives up reports the reason first.
             ChildExitReason::Success
@@ -142,44 +147,46 @@ impl ChildOutput {
                 return None;
             }
             ChildExitReason::Success => {
-                (Truncated, "cut-short", format!("{subject} ended early{tail}"))
+                (Truncated, ProbeProblemClass::CutShort, format!("{subject} ended early{tail}"))
             }
             ChildExitReason::Failed(code) => {
                 let detail = format!("{subject} failed with exit code {code}{during}{tail}");
-                (Error, "child-died", detail)
+                (Error, ProbeProblemClass::ChildDied, detail)
             }
             ChildExitReason::Signaled(signal) => {
                 let name = signal_name(*signal);
                 let detail = format!("{subject} was killed by {name}{during}{tail}");
-                (Error, "child-died", detail)
+                (Error, ProbeProblemClass::ChildDied, detail)
             }
             ChildExitReason::Hung(silent_s) => {
                 let detail = format!(
                     "{subject} was silent for {silent_s:.0} s{during}: the call hangs, and the \
                      process was killed. The kernel log shows a hanging driver (dmesg, NVRM)"
                 );
-                (Error, "hung", detail)
+                (Error, ProbeProblemClass::Hung, detail)
             }
             ChildExitReason::TimedOut(limit_s) => {
                 let detail = format!(
                     "{subject} was killed after {limit_s:.0} s, the limit of the whole \
                      probe{during}"
                 );
-                (Truncated, "out-of-time", detail)
+                (Truncated, ProbeProblemClass::OutOfTime, detail)
             }
             ChildExitReason::Excluded(why) => {
-                (Error, "left-behind", format!("{subject}: {}{during}", clean(why)))
+                (Error, ProbeProblemClass::LeftBehind, format!("{subject}: {}{during}", clean(why)))
             }
             ChildExitReason::Interrupted(how) => (
                 Truncated,
-                "interrupted",
+                ProbeProblemClass::Interrupted,
                 format!("{subject} was killed because the probe was {how}"),
             ),
-            ChildExitReason::NotStarted(why) => {
-                (Error, "not-started", format!("{subject} did not start: {}", clean(why)))
-            }
+            ChildExitReason::NotStarted(why) => (
+                Error,
+                ProbeProblemClass::NotStarted,
+                format!("{subject} did not start: {}", clean(why)),
+            ),
             ChildExitReason::ProtocolViolation(why) => {
-                (Error, "unreadable", format!("{subject}: {}", clean(why)))
+                (Error, ProbeProblemClass::Unreadable, format!("{subject}: {}", clean(why)))
             }
         };
         let mut problem = ProbeProblem::new(kind, class, detail);

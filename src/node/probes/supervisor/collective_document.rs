@@ -11,6 +11,7 @@ use crate::probes::collective::nccl_path::NcclPath;
 use crate::probes::protocol::ProbeMessage;
 use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, CollectiveTest};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{ProbeProblem, ProbedRank};
 
 /// The measured data type, in nccl-tests' notation.
@@ -145,7 +146,7 @@ fn nccl_warnings(document: &CollectiveDocument, warnings: &[String]) -> Vec<Prob
     let failed = document.problems.iter().any(|problem| problem.kind == OutputProblemKind::Error);
     let new_problem = |text: &String| {
         let detail = format!("NCCL warned: {text}");
-        ProbeProblem::new(OutputProblemKind::Error, "nccl-warning", detail)
+        ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NcclWarning, detail)
     };
     warnings.iter().filter(|_| failed).map(new_problem).collect()
 }
@@ -273,7 +274,8 @@ mod tests {
     fn a_problem_of_all_gpus_is_reported_once() {
         let lacks = |gpu: u32, what: &str| {
             let detail = format!("GPU {gpu}: {what}");
-            let problem = ProbeProblem::new(OutputProblemKind::Error, "no-nccl", detail);
+            let problem =
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoNccl, detail);
             ProbeMessage::Problem(ProbeProblem { gpu: Some(gpu), ..problem })
         };
         let of = |gpu: u32, what: &str| {
@@ -313,6 +315,6 @@ mod tests {
         assert!(build_document(&request(), &fine).complete);
         fine.children[1].exit = Some(ChildExitReason::Signaled(9));
         let problems = build_document(&request(), &fine).problems;
-        assert_eq!(problems.last().expect("a warning").class, "nccl-warning");
+        assert_eq!(problems.last().expect("a warning").class.as_str(), "nccl-warning");
     }
 }

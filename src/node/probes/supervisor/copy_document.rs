@@ -10,6 +10,7 @@ use crate::probes::copy::task::CopyTask;
 use crate::probes::protocol::{ProbeMatrixCell, ProbeMatrixShape, ProbeMessage};
 use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Builds the document.
@@ -68,13 +69,18 @@ pub(super) fn exit_problems(supervised: &SupervisorOutput) -> Vec<ProbeProblem> 
     let mut problems: Vec<ProbeProblem> =
         supervised.children.iter().filter_map(ChildOutput::exit_problem).collect();
     if let Some(why) = &supervised.exchange_failure {
-        problems.push(ProbeProblem::new(OutputProblemKind::Error, "unanswered", why.clone()));
+        problems.push(ProbeProblem::new(
+            OutputProblemKind::Error,
+            ProbeProblemClass::Unanswered,
+            why.clone(),
+        ));
     }
     if supervised.interrupted.is_some() {
         // Report it once, not once per process.
         let mut seen = false;
-        problems
-            .retain(|it| it.class.as_str() != "interrupted" || !std::mem::replace(&mut seen, true));
+        problems.retain(|it| {
+            it.class != ProbeProblemClass::Interrupted || !std::mem::replace(&mut seen, true)
+        });
     }
     problems
 }
@@ -135,7 +141,11 @@ impl CopyMatrices {
             "{count} numbers belong to no test, first row {} column {} of {} reading {}",
             first.row, first.col, first.testcase, first.reading
         );
-        Some(ProbeProblem::new(OutputProblemKind::Unrecognised, "unreadable", detail))
+        Some(ProbeProblem::new(
+            OutputProblemKind::Unrecognised,
+            ProbeProblemClass::Unreadable,
+            detail,
+        ))
     }
 }
 
@@ -245,7 +255,8 @@ mod tests {
         let mut task = task();
         task.tests.push("device_local_copy".to_owned());
         assert!(!build_document(&task, &supervised(whole(), ChildExitReason::Success)).complete);
-        let mut waived = ProbeProblem::new(OutputProblemKind::Waived, "needs-pairs", "one GPU");
+        let mut waived =
+            ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::OneGpu, "one GPU");
         waived.testcase = Some("device_local_copy".to_owned());
         let mut lines = whole();
         lines.insert(0, ProbeMessage::Problem(waived));
@@ -258,7 +269,10 @@ mod tests {
             [(OutputProblemKind::Corrupt, true), (OutputProblemKind::Error, false)]
         {
             let mut lines = whole();
-            lines.insert(0, ProbeMessage::Problem(ProbeProblem::new(kind, "x", "y")));
+            lines.insert(
+                0,
+                ProbeMessage::Problem(ProbeProblem::new(kind, ProbeProblemClass::NoTime, "y")),
+            );
             assert_eq!(
                 build_document(&task(), &supervised(lines, ChildExitReason::Success)).complete,
                 complete
@@ -285,6 +299,6 @@ mod tests {
         two.interrupted = Some("interrupted");
         assert_eq!(build_document(&task(), &two).problems.len(), 1);
         let silent = supervised(Vec::new(), ChildExitReason::Success);
-        assert_eq!(build_document(&task(), &silent).problems[0].class, "cut-short");
+        assert_eq!(build_document(&task(), &silent).problems[0].class.as_str(), "cut-short");
     }
 }

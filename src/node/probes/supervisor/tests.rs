@@ -252,7 +252,7 @@ fn an_interruption_ends_all_processes_and_keeps_their_output() {
 #[test]
 fn a_missing_program_is_not_started() {
     let got = run_scripts(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
-    assert_eq!(got.children[0].exit_problem().expect("not started").class, "not-started");
+    assert_eq!(got.children[0].exit_problem().expect("not started").class.as_str(), "not-started");
 }
 
 #[test]

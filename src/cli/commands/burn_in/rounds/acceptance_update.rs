@@ -82,7 +82,7 @@ impl BurnInSession<'_> {
         for (node, anew) in &others {
             if known.get(node) != Some(anew) {
                 let rule = anew.rule.as_str();
-                note(&format!("{node} starts over ({rule}): {}", anew.why));
+                note(&format!("{node} restarts ({rule}): {}", anew.why));
             }
             since.entry(anew.after_round + 1).or_default().insert(node);
         }

@@ -15,6 +15,7 @@ use crate::exit;
 use crate::exit::CommandError;
 use control::sweep::signals::StopSignals;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu};
 use model::worker_protocol::LONGEST_LINE;
 use node::exec::self_exe;
@@ -314,7 +315,8 @@ impl NodeGpus {
         let problem = |index: u32| {
             let count = present.len();
             let detail = format!("there is no GPU {index}: the driver lists {count}");
-            let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", detail);
+            let mut problem =
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoSuchGpu, detail);
             problem.gpu = Some(index);
             problem
         };
@@ -405,7 +407,8 @@ mod tests {
 
     #[test]
     fn wrong_data_is_worse_than_missing_data() {
-        let corrupt = [ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", "x")];
+        let corrupt =
+            [ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, "x")];
         assert_eq!(exit_code(true, true, &[]), exit::PASS);
         assert_eq!(exit_code(true, true, &corrupt), exit::GATE_CLOSED);
         assert_eq!(exit_code(false, true, &corrupt), exit::GATE_CLOSED);

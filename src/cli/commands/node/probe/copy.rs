@@ -183,7 +183,7 @@ fn describe_estimate(task: &CopyTask, gpus: Option<usize>) -> String {
         let _ = writeln!(text, "  {}", clean(name));
     }
     let Some(gpus) = gpus.filter(|gpus| 0 < *gpus) else {
-        text.push_str("No GPU can be listed here, so the time is not known\n");
+        text.push_str("No GPU found, so the time is unknown\n");
         return text;
     };
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]

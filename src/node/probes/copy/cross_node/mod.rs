@@ -1,6 +1,5 @@
 //! Copies between GPUs of several nodes of one NVLink domain, over memory shared by fabric handles.
 //!
-//! One process per node with all its GPUs. The order is NVIDIA's for shared memory: create, export,
 //! One process per node handles all GPUs of the node. The order is NVIDIA's for shared memory:
 //! create, export, send the handle, import, map, copy, unmap everywhere, wait for all, release. All
 //! communication goes through exchanges, which keep all processes in step: every process derives
@@ -33,14 +32,15 @@ use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::devices::OpenGpu;
-use super::error_class;
 use super::task::{CopyTask, CrossNodePairs};
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::driver_error;
 use crate::probes::fabric::imex_channel;
 use crate::probes::protocol::{ProbeAbort, ProbeEmitter, ProbeMatrixShape, ProbeMessage};
 use handshake::{PeerHello, PeerReport};
 use membership::{MembershipUpdate, ProbeMembership};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 use pairs::{CrossNodeTest, GpuFlow};
 use peer_memory::{PeerMemory, UnreachableMemory};
@@ -88,7 +88,7 @@ pub(super) fn measure(
             let what = format!("the exchange with the other nodes ended: {error}");
             emitter.emit(&ProbeMessage::Problem(ProbeProblem::new(
                 OutputProblemKind::Error,
-                "left-alone",
+                ProbeProblemClass::LeftAlone,
                 what,
             )))
         }
@@ -106,7 +106,7 @@ fn run_sweep(
     let cuda = match loaded.map(ManuallyDrop::new) {
         Ok(cuda) => cuda,
         Err(error) => {
-            let problem = error_class::classify_load_error(&error);
+            let problem = driver_error::classify_load_error(&error);
             let why = problem.detail.clone();
             emitter.emit(&ProbeMessage::Problem(problem))?;
             return send_refusal(task, &why, emitter);
@@ -150,7 +150,7 @@ fn copy_bytes(task: &CopyTask) -> (usize, Option<ProbeProblem>) {
     let whole = usize::try_from(task.buffer_bytes).unwrap_or(0) / WORD * WORD;
     let problem = || {
         let what = format!("{} bytes cannot be copied", task.buffer_bytes);
-        ProbeProblem::new(OutputProblemKind::Error, "no-size", what)
+        ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoSize, what)
     };
     (whole, (whole == 0).then(problem))
 }
@@ -228,7 +228,11 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
                 Some(kind) => tests.push((testcase.clone(), kind)),
                 None => {
                     let what = format!("{testcase} is not a test that runs across nodes");
-                    let problem = ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what);
+                    let problem = ProbeProblem::new(
+                        OutputProblemKind::Error,
+                        ProbeProblemClass::UnknownTest,
+                        what,
+                    );
                     self.emit_problem(problem)?;
                 }
             }
@@ -284,21 +288,23 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
 
     /// Reports one problem per other node and class, not one per pair.
     fn summarize_unreachable(&self, unreached: &[UnreachableMemory]) -> Vec<ProbeProblem> {
-        let mut groups: BTreeMap<(Option<usize>, String), Vec<&UnreachableMemory>> =
+        let mut groups: BTreeMap<(Option<usize>, ProbeProblemClass), Vec<&UnreachableMemory>> =
             BTreeMap::new();
         for one in unreached {
             let key = (self.membership.member_of(one.owner), one.problem.class.clone());
             groups.entry(key).or_default().push(one);
         }
-        let problem =
-            |((member, _), group): (&(Option<usize>, String), &Vec<&UnreachableMemory>)| {
-                let mut problem = group[0].problem.clone();
-                if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
-                    problem.detail = format!("{}; the same for {more} more pairs", problem.detail);
-                }
-                problem.node = member.map(|it| self.membership.member_name(it).to_owned());
-                problem
-            };
+        let problem = |((member, _), group): (
+            &(Option<usize>, ProbeProblemClass),
+            &Vec<&UnreachableMemory>,
+        )| {
+            let mut problem = group[0].problem.clone();
+            if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
+                problem.detail = format!("{}; the same for {more} more pairs", problem.detail);
+            }
+            problem.node = member.map(|it| self.membership.member_name(it).to_owned());
+            problem
+        };
         groups.iter().map(problem).collect()
     }
 
@@ -413,7 +419,8 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
     fn emit_gone(&mut self, member: usize, why: &str) -> Result<(), ProbeAbort> {
         let name = self.membership.member_name(member).to_owned();
         let what = format!("{name} dropped out, so its pairs are not measured: {why}");
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-gone", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::PeerGone, what);
         problem.node = Some(name);
         self.emit_problem(problem)
     }
@@ -421,7 +428,8 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
     fn emit_lost(&mut self, rank: u32, why: &str) -> Result<(), ProbeAbort> {
         let place = self.membership.rank_label(rank);
         let what = format!("{place} does not participate, so its pairs are not measured: {why}");
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-lost", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::PeerLost, what);
         let known = self.membership.ranks.iter().find(|it| it.rank == rank);
         (problem.node, problem.gpu) = known.map(|it| (it.node.clone(), it.gpu)).unzip();
         self.emit_problem(problem)
@@ -437,7 +445,8 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
             }
             let place = self.membership.rank_label(rank);
             let what = format!("no other node has a GPU with the index of {place} to copy with");
-            let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-counterpart", what);
+            let mut problem =
+                ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::NoCounterpart, what);
             problem.gpu = self.membership.local_ranks().find(|it| it.rank == rank).map(|it| it.gpu);
             self.emit_problem(problem)?;
         }

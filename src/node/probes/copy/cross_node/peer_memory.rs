@@ -14,12 +14,12 @@ use super::handshake::{FabricMemoryOffer, PeerHelloGpu};
 use super::membership::ProbeMembership;
 use super::pairs::GpuFlow;
 use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
-use crate::probes::fabric::error_class;
-use crate::probes::fabric::error_class::FabricCallStep;
 use crate::probes::fabric::imex_channel::ImexChannels;
 use crate::probes::fabric::memory::{
     FabricMemory, FabricStepFailure, MappedFabricMemory, with_step,
 };
+use crate::probes::fabric::sharing_error;
+use crate::probes::fabric::sharing_error::FabricCallStep;
 use crate::probes::protocol::ProbeEmitter;
 use model::probe_report::ProbeProblem;
 
@@ -90,7 +90,7 @@ impl<'c> PeerMemory<'c> {
                 }
                 Err(failure) => {
                     waiting.push(None);
-                    let mut problem = error_class::classify_error(
+                    let mut problem = sharing_error::classify_error(
                         &failure.error,
                         failure.step,
                         &doing,
@@ -156,7 +156,7 @@ impl<'c> PeerMemory<'c> {
             let doing =
                 format!("accessing the memory of {from} from {}", membership.rank_label(by));
             let problem =
-                error_class::classify_error(&failure.error, failure.step, &doing, &self.channels);
+                sharing_error::classify_error(&failure.error, failure.step, &doing, &self.channels);
             unreached.push(UnreachableMemory { importer: by, owner: whose, problem });
         }
         unreached
@@ -288,7 +288,7 @@ impl<'c> PeerMemory<'c> {
     /// Classifies an error at a rank.
     pub(super) fn problem(&self, rank: u32, error: &CudaCallError, doing: &str) -> ProbeProblem {
         let mut problem =
-            error_class::classify_error(error, FabricCallStep::Other, doing, &self.channels);
+            sharing_error::classify_error(error, FabricCallStep::Other, doing, &self.channels);
         problem.gpu = self.local.get(&rank).map(|own| own.gpu.index());
         problem
     }

@@ -13,6 +13,7 @@ use super::{CrossNodeSweep, batch, data, slowest_exchange_ms, window};
 use crate::probes::copy::pattern::{CopyPattern, DataDifference, WORD};
 use crate::probes::protocol::{ProbeAbort, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// Maximum attempts for a bisection whose windows are not covered.
@@ -65,7 +66,11 @@ impl CrossNodeSweep<'_, '_, '_> {
                 );
                 self.emit_round_problem(
                     round,
-                    ProbeProblem::new(OutputProblemKind::Error, "uneven-round", what),
+                    ProbeProblem::new(
+                        OutputProblemKind::Error,
+                        ProbeProblemClass::UnevenRound,
+                        what,
+                    ),
                 )?;
                 break;
             }
@@ -251,7 +256,7 @@ impl CrossNodeSweep<'_, '_, '_> {
             let what = format!("the measured time of {} is zero", self.describe_flows(&[flow]));
             return self.emit_round_problem(
                 round,
-                ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", what),
+                ProbeProblem::new(OutputProblemKind::Inconsistent, ProbeProblemClass::NoTime, what),
             );
         }
         let (row, col) = flow.labels(round.kind);
@@ -272,7 +277,8 @@ impl CrossNodeSweep<'_, '_, '_> {
         how: &str,
     ) -> Result<(), ProbeAbort> {
         let what = format!("the data of {} is wrong: {how}", self.describe_flows(&[flow]));
-        let mut problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what);
         problem.gpu =
             self.membership.local_ranks().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.emit_round_problem(round, problem)
@@ -285,7 +291,8 @@ impl CrossNodeSweep<'_, '_, '_> {
         rank: u32,
         what: String,
     ) -> Result<(), ProbeAbort> {
-        let mut problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what);
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Corrupt, ProbeProblemClass::WrongData, what);
         problem.gpu = self.membership.local_ranks().find(|it| it.rank == rank).map(|it| it.gpu);
         problem.testcase = testcase.map(str::to_owned);
         self.emit_problem(problem)
@@ -324,8 +331,11 @@ impl CrossNodeSweep<'_, '_, '_> {
                         limit.as_secs_f64()
                     );
                     self.lost.insert(flow.issuer, what.clone());
-                    let mut problem =
-                        ProbeProblem::new(OutputProblemKind::Error, "copy-stuck", what);
+                    let mut problem = ProbeProblem::new(
+                        OutputProblemKind::Error,
+                        ProbeProblemClass::CopyStuck,
+                        what,
+                    );
                     let mine = self.membership.local_ranks().find(|it| it.rank == flow.issuer);
                     problem.gpu = mine.map(|it| it.gpu);
                     self.emit_round_problem(round, problem)?;

@@ -1,4 +1,5 @@
-//! Classifies errors of the driver: the class, and a sentence with the remedy. Pure.
+//! Classifies errors of the driver, for all GPU probes: the class, and a sentence with the remedy.
+//! Pure.
 //!
 //! No error has the kind `corrupt`: an error leaves its measurement unknown, and blames no
 //! component.
@@ -6,17 +7,21 @@
 use crate::ffi::cuda::{CudaCallError, code};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// The step in which the error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyCallStep {
+pub enum DriverCallStep {
     /// Initializing the driver, before any GPU.
     Start,
     /// Opening a GPU with this compute mode, if it is known.
     Open(Option<i32>),
+    /// Allocating host memory.
     HostMemory,
+    /// Allocating memory on the GPU.
     GpuMemory,
+    /// Enabling access to the memory of another GPU.
     Peers,
     /// All later steps.
     Copy,
@@ -30,11 +35,11 @@ const EXCLUSIVE: i32 = 3;
 pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
     let (class, advice) = match error {
         LibraryLoadError::NotFound { .. } => (
-            "no-driver",
+            ProbeProblemClass::NoDriver,
             "install NVIDIA's driver, or give the container its libraries (capability `compute`)",
         ),
         LibraryLoadError::WrongLibrary { .. } => {
-            ("foreign-library", "use the driver's libcuda.so.1")
+            (ProbeProblemClass::ForeignLibrary, "use the driver's libcuda.so.1")
         }
     };
     ProbeProblem::new(OutputProblemKind::Error, class, format!("{error}; {advice}"))
@@ -43,17 +48,22 @@ pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
 /// Classifies an error that occurred "while `doing`".
 pub(crate) fn classify_error(
     error: &CudaCallError,
-    step: CopyCallStep,
+    step: DriverCallStep,
     doing: &str,
 ) -> ProbeProblem {
     let (class, meaning) = explain_error(error, step);
     let detail = format!("{meaning} ({error}, while {doing})");
     let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, detail);
-    problem.code = match error {
-        CudaCallError::Failed { name, .. } => Some(name.clone()),
-        CudaCallError::Missing { call } => Some((*call).to_owned()),
-    };
+    problem.code = Some(error_name(error));
     problem
+}
+
+/// The driver's name of the error, or the name of the call that it lacks.
+pub(crate) fn error_name(error: &CudaCallError) -> String {
+    match error {
+        CudaCallError::Failed { name, .. } => name.clone(),
+        CudaCallError::Missing { call } => (*call).to_owned(),
+    }
 }
 
 /// True if the context can no longer be used after this error (`cuda.h` documents this for these
@@ -83,74 +93,93 @@ pub(crate) fn is_unsupported(error: &CudaCallError) -> bool {
     }
 }
 
-fn explain_error(error: &CudaCallError, step: CopyCallStep) -> (&'static str, &'static str) {
+/// The class of an error, and its meaning with the remedy.
+pub(crate) fn explain_error(
+    error: &CudaCallError,
+    step: DriverCallStep,
+) -> (ProbeProblemClass, &'static str) {
     let Some(code) = error.code() else {
-        return ("driver-too-old", "the driver is too old: a newer one has this call");
+        return (
+            ProbeProblemClass::DriverTooOld,
+            "the driver is too old: a newer one has this call",
+        );
     };
     match (code, step) {
         (code::STUB_LIBRARY, _) => (
-            "stub-library",
+            ProbeProblemClass::StubLibrary,
             "the CUDA toolkit's stub was loaded instead of the driver's library: remove \
              `lib64/stubs` from the library path",
         ),
         (code::NO_DEVICE, _) => (
-            "no-device",
+            ProbeProblemClass::NoDevice,
             "the driver reports no GPU to this process: none exists, none is assigned to it, or \
              MIG is on without an instance",
         ),
         (code::SYSTEM_NOT_READY, _) => (
-            "system-not-ready",
+            ProbeProblemClass::SystemNotReady,
             "the NVSwitch fabric is not initialized: nvidia-fabricmanager must run, in the \
              driver's version",
         ),
         (code::SYSTEM_DRIVER_MISMATCH | code::COMPAT_NOT_SUPPORTED, _) => (
-            "driver-mismatch",
+            ProbeProblemClass::DriverMismatch,
             "the driver's library and its kernel module have different versions: reload the \
              module, reboot, or remove the forward compatibility package",
         ),
-        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(PROHIBITED))) => {
-            (
-                "prohibited-mode",
-                "the GPU's compute mode refuses all processes (`nvidia-smi -c 0` resets it)",
-            )
-        }
-        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(EXCLUSIVE))) => (
-            "exclusive-mode",
+        (
+            code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE,
+            DriverCallStep::Open(Some(PROHIBITED)),
+        ) => (
+            ProbeProblemClass::ProhibitedMode,
+            "the GPU's compute mode refuses all processes (`nvidia-smi -c 0` resets it)",
+        ),
+        (
+            code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE,
+            DriverCallStep::Open(Some(EXCLUSIVE)),
+        ) => (
+            ProbeProblemClass::ExclusiveMode,
             "the GPU is in exclusive mode and another process has it (`nvidia-smi -c 0` resets it)",
         ),
-        (code::DEVICE_UNAVAILABLE, _) | (code::INVALID_DEVICE, CopyCallStep::Open(_)) => (
-            "gpu-unavailable",
+        (code::DEVICE_UNAVAILABLE, _) | (code::INVALID_DEVICE, DriverCallStep::Open(_)) => (
+            ProbeProblemClass::GpuUnavailable,
             "the GPU is not available: another process holds it exclusively, or it needs a reset",
         ),
-        (code::OUT_OF_MEMORY, CopyCallStep::HostMemory) => {
-            ("no-host-memory", "not enough host memory can be pinned")
+        (code::OUT_OF_MEMORY, DriverCallStep::HostMemory) => {
+            (ProbeProblemClass::NoHostMemory, "not enough host memory can be pinned")
         }
-        (code::OUT_OF_MEMORY, _) => ("no-memory", "not enough memory on the GPU"),
-        (code::ECC_UNCORRECTABLE, _) => {
-            ("gpu-memory-error", "the GPU found an uncorrectable error in its memory")
-        }
+        (code::OUT_OF_MEMORY, _) => (ProbeProblemClass::NoMemory, "not enough memory on the GPU"),
+        (code::ECC_UNCORRECTABLE, _) => (
+            ProbeProblemClass::GpuMemoryError,
+            "the GPU found an uncorrectable error in its memory",
+        ),
         (code::NVLINK_UNCORRECTABLE | code::CONTAINED, _) => (
-            "nvlink-error",
+            ProbeProblemClass::NvlinkError,
             "the driver found an uncorrectable error on NVLink or in a peer's memory; \
              the kernel log has the Xid",
         ),
-        (code::PEER_ACCESS_UNSUPPORTED | code::TOO_MANY_PEERS, _) => {
-            ("no-peer-access", "the driver does not let these GPUs access each other's memory")
-        }
-        (code::NOT_PERMITTED, _) => ("not-permitted", "the driver does not permit it"),
-        (code::NOT_SUPPORTED, _) => ("not-supported", "the driver does not support it here"),
-        (code::DEINITIALIZED, _) => ("driver-ended", "the driver is shutting down"),
-        (code::NOT_INITIALIZED | code::OPERATING_SYSTEM | code::UNKNOWN, CopyCallStep::Start) => (
-            "driver-failed",
-            "the driver does not initialize: is its kernel module loaded, and do /dev/nvidiactl \
-             and /dev/nvidia-uvm exist?",
+        (code::PEER_ACCESS_UNSUPPORTED | code::TOO_MANY_PEERS, _) => (
+            ProbeProblemClass::NoPeerAccess,
+            "the driver does not let these GPUs access each other's memory",
         ),
+        (code::NOT_PERMITTED, _) => {
+            (ProbeProblemClass::NotPermitted, "the driver does not permit it")
+        }
+        (code::NOT_SUPPORTED, _) => {
+            (ProbeProblemClass::NotSupported, "the driver does not support it here")
+        }
+        (code::DEINITIALIZED, _) => (ProbeProblemClass::DriverEnded, "the driver is shutting down"),
+        (code::NOT_INITIALIZED | code::OPERATING_SYSTEM | code::UNKNOWN, DriverCallStep::Start) => {
+            (
+                ProbeProblemClass::DriverFailed,
+                "the driver does not initialize: is its kernel module loaded, and do /dev/nvidiactl \
+             and /dev/nvidia-uvm exist?",
+            )
+        }
         _ if is_sticky(error) => (
-            "gpu-lost",
+            ProbeProblemClass::GpuLost,
             "the GPU does not answer any more, which is the usual effect of an Xid: see the \
              kernel log",
         ),
-        _ => ("cuda-error", "the driver returned an error"),
+        _ => (ProbeProblemClass::CudaError, "the driver returned an error"),
     }
 }
 
@@ -162,18 +191,18 @@ mod tests {
         CudaCallError::Failed { call: "cuSomething", code, name: code::result_name(code) }
     }
 
-    fn class(code: i32, step: CopyCallStep) -> String {
-        classify_error(&failed(code), step, "trying").class
+    fn class(code: i32, step: DriverCallStep) -> String {
+        classify_error(&failed(code), step, "trying").class.to_string()
     }
 
     #[test]
     fn no_driver_error_blames_a_gpu() {
         for code in 1..1000 {
             for step in [
-                CopyCallStep::Start,
-                CopyCallStep::Open(Some(2)),
-                CopyCallStep::HostMemory,
-                CopyCallStep::Copy,
+                DriverCallStep::Start,
+                DriverCallStep::Open(Some(2)),
+                DriverCallStep::HostMemory,
+                DriverCallStep::Copy,
             ] {
                 assert_eq!(
                     classify_error(&failed(code), step, "trying").kind,
@@ -185,31 +214,31 @@ mod tests {
 
     #[test]
     fn distinct_causes_have_distinct_classes() {
-        assert_eq!(class(34, CopyCallStep::Start), "stub-library");
-        assert_eq!(class(100, CopyCallStep::Start), "no-device");
-        assert_eq!(class(999, CopyCallStep::Start), "driver-failed");
-        assert_eq!(class(999, CopyCallStep::Copy), "gpu-lost");
-        assert_eq!(class(719, CopyCallStep::Copy), "gpu-lost");
-        assert_eq!(class(802, CopyCallStep::Open(None)), "system-not-ready");
-        assert_eq!(class(803, CopyCallStep::Start), "driver-mismatch");
-        assert_eq!(class(46, CopyCallStep::Open(Some(3))), "exclusive-mode");
-        assert_eq!(class(46, CopyCallStep::Open(Some(2))), "prohibited-mode");
-        assert_eq!(class(46, CopyCallStep::Open(Some(0))), "gpu-unavailable");
-        assert_eq!(class(101, CopyCallStep::Open(Some(3))), "exclusive-mode");
-        assert_eq!(class(101, CopyCallStep::Open(None)), "gpu-unavailable");
-        assert_eq!(class(101, CopyCallStep::Copy), "gpu-lost");
-        assert_eq!(class(2, CopyCallStep::HostMemory), "no-host-memory");
-        assert_eq!(class(2, CopyCallStep::GpuMemory), "no-memory");
-        assert_eq!(class(214, CopyCallStep::Copy), "gpu-memory-error");
-        assert_eq!(class(220, CopyCallStep::Copy), "nvlink-error");
-        assert_eq!(class(711, CopyCallStep::Peers), "no-peer-access");
-        assert_eq!(class(1, CopyCallStep::Copy), "cuda-error");
+        assert_eq!(class(34, DriverCallStep::Start), "stub-library");
+        assert_eq!(class(100, DriverCallStep::Start), "no-device");
+        assert_eq!(class(999, DriverCallStep::Start), "driver-failed");
+        assert_eq!(class(999, DriverCallStep::Copy), "gpu-lost");
+        assert_eq!(class(719, DriverCallStep::Copy), "gpu-lost");
+        assert_eq!(class(802, DriverCallStep::Open(None)), "system-not-ready");
+        assert_eq!(class(803, DriverCallStep::Start), "driver-mismatch");
+        assert_eq!(class(46, DriverCallStep::Open(Some(3))), "exclusive-mode");
+        assert_eq!(class(46, DriverCallStep::Open(Some(2))), "prohibited-mode");
+        assert_eq!(class(46, DriverCallStep::Open(Some(0))), "gpu-unavailable");
+        assert_eq!(class(101, DriverCallStep::Open(Some(3))), "exclusive-mode");
+        assert_eq!(class(101, DriverCallStep::Open(None)), "gpu-unavailable");
+        assert_eq!(class(101, DriverCallStep::Copy), "gpu-lost");
+        assert_eq!(class(2, DriverCallStep::HostMemory), "no-host-memory");
+        assert_eq!(class(2, DriverCallStep::GpuMemory), "no-memory");
+        assert_eq!(class(214, DriverCallStep::Copy), "gpu-memory-error");
+        assert_eq!(class(220, DriverCallStep::Copy), "nvlink-error");
+        assert_eq!(class(711, DriverCallStep::Peers), "no-peer-access");
+        assert_eq!(class(1, DriverCallStep::Copy), "cuda-error");
     }
 
     #[test]
     fn a_problem_contains_the_meaning_the_driver_error_and_the_step() {
         let problem =
-            classify_error(&failed(2), CopyCallStep::GpuMemory, "taking 512 MiB on GPU 3");
+            classify_error(&failed(2), DriverCallStep::GpuMemory, "taking 512 MiB on GPU 3");
         assert_eq!(
             problem.detail,
             "not enough memory on the GPU (cuSomething: CUDA_ERROR_OUT_OF_MEMORY (2), \
@@ -218,7 +247,7 @@ mod tests {
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
         let old = classify_error(
             &CudaCallError::Missing { call: "cuMemCreate" },
-            CopyCallStep::Copy,
+            DriverCallStep::Copy,
             "trying",
         );
         assert_eq!(
@@ -238,7 +267,7 @@ mod tests {
             path: "/lib/x.so".into(),
             symbol: "cuInit".to_owned(),
         };
-        assert_eq!(classify_load_error(&foreign).class, "foreign-library");
+        assert_eq!(classify_load_error(&foreign).class.as_str(), "foreign-library");
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //!
 //! The same code has different meanings in different steps: if `cuMemCreate` is not permitted, this
 //! process lacks an IMEX channel; if an import is not permitted, the two processes have no channel
-//! in common. `probes::copy` classifies errors whose meaning does not depend on the step. No error
+//! in common. `driver_error` classifies errors whose meaning does not depend on the step. No error
 //! has the kind `corrupt`.
 
 use super::imex_channel::{DEVICE, ImexChannels};
 use crate::ffi::cuda::{CudaCallError, code};
-use crate::probes::copy::error_class;
+use crate::probes::driver_error;
 use model::parse_output::OutputProblemKind;
+use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
 
 /// The step in which the error occurred.
@@ -35,14 +36,11 @@ pub(crate) fn classify_error(
     channels: &ImexChannels,
 ) -> ProbeProblem {
     let Some((class, meaning)) = explain_error(error, step, channels) else {
-        return error_class::classify_error(error, error_class::CopyCallStep::Copy, doing);
+        return driver_error::classify_error(error, driver_error::DriverCallStep::Copy, doing);
     };
     let detail = format!("{meaning} ({error}, while {doing})");
     let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, detail);
-    problem.code = Some(match error {
-        CudaCallError::Failed { name, .. } => name.clone(),
-        CudaCallError::Missing { call } => (*call).to_owned(),
-    });
+    problem.code = Some(driver_error::error_name(error));
     problem
 }
 
@@ -51,32 +49,33 @@ fn explain_error(
     error: &CudaCallError,
     step: FabricCallStep,
     channels: &ImexChannels,
-) -> Option<(&'static str, String)> {
+) -> Option<(ProbeProblemClass, String)> {
     let Some(code) = error.code() else {
         // CUDA 12.3 introduced fabric handles (NCCL's guard at compile time).
         let text = "the driver is too old to share memory over the fabric: R550 is the \
                     minimum, R570 on GB200";
-        return (step != FabricCallStep::Other).then(|| ("driver-too-old", text.to_owned()));
+        return (step != FabricCallStep::Other)
+            .then(|| (ProbeProblemClass::DriverTooOld, text.to_owned()));
     };
     let own =
         matches!(step, FabricCallStep::Create | FabricCallStep::Export | FabricCallStep::ImportOwn);
     match (code, step) {
         // A driver without fabric handles rejects the handle type as an invalid value.
         (code::INVALID_VALUE, FabricCallStep::Create) => Some((
-            "no-fabric-handles",
+            ProbeProblemClass::NoFabricHandles,
             "the driver does not support it: it is older than R550 (R570 on GB200), or the GPU is \
              not on an NVLink fabric"
                 .to_owned(),
         )),
         (code::NOT_SUPPORTED, FabricCallStep::Create | FabricCallStep::Export) => Some((
-            "no-fabric-handles",
+            ProbeProblemClass::NoFabricHandles,
             "this GPU or its driver cannot share memory over the fabric: it is not on an NVLink \
              fabric that is up, or the driver is older than R550 (R570 on GB200)"
                 .to_owned(),
         )),
         (code::NOT_PERMITTED, _) if own => Some(explain_not_permitted(channels)),
         (code::NOT_PERMITTED, FabricCallStep::ImportPeer) => Some((
-            "other-imex-channel",
+            ProbeProblemClass::OtherImexChannel,
             format!(
                 "the two processes have no IMEX channel in common: both need the same \
                  /dev/{DEVICE}/channelN (this one can open {})",
@@ -87,7 +86,7 @@ fn explain_error(
             code::INVALID_HANDLE | code::INVALID_VALUE | code::NOT_SUPPORTED,
             FabricCallStep::ImportPeer,
         ) => Some((
-            "other-fabric",
+            ProbeProblemClass::OtherFabric,
             "the memory is not accessible from here: its GPU is in another NVLink clique, or its \
              node in another IMEX domain (compare `fabricgate node facts`, and `nvidia-imex-ctl \
              -N` on both)"
@@ -95,20 +94,20 @@ fn explain_error(
         )),
         (code::TIMEOUT | code::NOT_READY | code::SYSTEM_NOT_READY, FabricCallStep::ImportPeer) => {
             Some((
-                "imex-peer-missing",
+                ProbeProblemClass::ImexPeerMissing,
                 "IMEX did not answer in time: its daemon does not run on one of the nodes, \
                  or the daemons cannot connect to each other (`nvidia-imex-ctl -N`)"
                     .to_owned(),
             ))
         }
         (code::INVALID_HANDLE | code::TIMEOUT, _) if own => Some((
-            "imex-not-running",
+            ProbeProblemClass::ImexNotRunning,
             "this process cannot import its own memory: the IMEX daemon of this node does \
              not answer (`systemctl status nvidia-imex`)"
                 .to_owned(),
         )),
         (code::SYSTEM_NOT_READY, _) => Some((
-            "fabric-not-ready",
+            ProbeProblemClass::SystemNotReady,
             "the NVLink fabric is not up on this node: nvidia-fabricmanager must run, and the \
              GPU's fabric state must be Completed (`nvidia-smi -q`)"
                 .to_owned(),
@@ -118,25 +117,25 @@ fn explain_error(
 }
 
 /// Explains why a process may not share memory over the fabric.
-fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
+fn explain_not_permitted(channels: &ImexChannels) -> (ProbeProblemClass, String) {
     if !channels.open.is_empty() {
         let text = format!(
             "the driver does not permit shared memory although this process can open {}: IMEX is \
              not up on this node, or the fabric is not (`nvidia-imex-ctl -N`, `nvidia-smi -q`)",
             channel_list(channels)
         );
-        return ("imex-channel-refused", text);
+        return (ProbeProblemClass::ImexChannelRefused, text);
     }
     if let Some((name, why)) = channels.closed.first() {
         let text = format!(
             "this process may not open /dev/{DEVICE}/{name} ({why}): give its user or its \
              container the permission"
         );
-        return ("imex-channel-denied", text);
+        return (ProbeProblemClass::ImexChannelDenied, text);
     }
     match channels.registered {
         Some(false) => (
-            "no-imex",
+            ProbeProblemClass::NoImex,
             format!(
                 "the driver offers no IMEX channels: {DEVICE} is not in /proc/devices, so that \
                  this is not a multi-node NVLink system, or its driver was loaded without \
@@ -144,7 +143,7 @@ fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
             ),
         ),
         _ => (
-            "no-imex-channel",
+            ProbeProblemClass::NoImexChannel,
             format!(
                 "/dev/{DEVICE}/channel0 does not exist: on a host load the driver with \
                  NVreg_CreateImexChannel0=1 or create it with mknod (the major number is in \
@@ -168,7 +167,7 @@ mod tests {
     }
 
     fn class(code: i32, step: FabricCallStep, channels: &ImexChannels) -> String {
-        classify_error(&failed(code), step, "trying", channels).class
+        classify_error(&failed(code), step, "trying", channels).class.to_string()
     }
 
     fn open() -> ImexChannels {
