@@ -66,7 +66,7 @@ fn main() {
         });
         let fastest = read.min().expect("some");
         println!("{size} nodes read in {fastest:.2?}, the fastest of {READS}");
-        say("  requests of one", &fresh, &requests(folder), READS);
+        print_counts("  requests of one", &fresh, &requests(folder), READS);
         // Every fourth, so that they are of all racks, and different ones each time.
         let names: Vec<NodeName> =
             (0..size).rev().step_by(size / DRAINED).take(DRAINED).map(name).collect();
@@ -76,7 +76,7 @@ fn main() {
             "a turn: {} nodes read in {:.2?}, {} drains decided in {:.2?}, {} done in {:.2?}",
             timed.nodes, timed.read, timed.planned, timed.decided, timed.done, timed.carried
         );
-        say("  requests of it", &before, &requests(folder), 1);
+        print_counts("  requests of it", &before, &requests(folder), 1);
         now(undo(&server, &names));
     }
     println!("{}", peak());
@@ -178,7 +178,12 @@ fn requests(folder: &Path) -> BTreeMap<String, usize> {
 }
 
 #[expect(clippy::print_stdout, reason = "the counts are the result of a bench")]
-fn say(what: &str, before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>, by: usize) {
+fn print_counts(
+    what: &str,
+    before: &BTreeMap<String, usize>,
+    after: &BTreeMap<String, usize>,
+    by: usize,
+) {
     let more = after.iter().filter_map(|(kind, count)| {
         let more = count - before.get(kind).unwrap_or(&0);
         (more > 0).then(|| format!("{} {kind}", more / by))

@@ -145,7 +145,7 @@ pub fn run_gate(
     let unsure = identity::find_unsure(&run_data.machines, &run_data.results, &run_data.recordings);
     let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
     let (drivers, boots) = (run_data.driver_versions(), identity::boot_ids(&run_data.machines));
-    let mut say = |text: &str| note(text);
+    let mut log = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let reconciling = reconciler::reconcile_nodes(ReconcileInput {
         folder: &gate.folder,
@@ -167,7 +167,7 @@ pub fn run_gate(
         trust: &keys.trust,
         apply,
         stop,
-        log: &mut say,
+        log: &mut log,
     });
     let outcome = crate::cli::runtime::build_runtime()?.block_on(async {
         let mut signals = StopSignals::listen();

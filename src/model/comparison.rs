@@ -99,7 +99,8 @@ pub struct NodeRepair {
     /// Its verdict now.
     pub after: Outcome,
     /// The effects of the repair in sentences, most important first.
-    pub says: Vec<String>,
+    #[serde(rename = "says")]
+    pub text: Vec<String>,
     /// Changes of its hardware, software and location, as far as both runs report them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RunChange>,

@@ -74,7 +74,8 @@ pub struct DisagreementSide {
     /// Basis of the statement.
     pub basis: ClaimBasis,
     /// The statement itself.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub text: String,
 }
 
 /// Severity of a contradiction. The order is the order of severity.

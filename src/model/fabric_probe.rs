@@ -45,5 +45,6 @@ pub struct FabricStep {
     pub gpu: Option<u32>,
     /// `ok`, the driver's error, the observed state of the system, or why the step was skipped.
     /// Both results, where two processes disagree.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
 }

@@ -482,7 +482,8 @@ pub struct NicReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobAssumption {
     /// The framework or setting: `HybridEP`, `Ray nvlink_domain`.
-    pub who: String,
+    #[serde(rename = "who")]
+    pub subject: String,
     /// GPUs (ranks) that it expects in one NVLink domain.
     #[serde(
         default,
@@ -500,7 +501,8 @@ pub struct JobAssumption {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// The assumption as text, with the setting as written.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub text: String,
 }
 
 /// A part of a source that could not be read or used.

@@ -117,7 +117,8 @@ pub enum WatchEvent {
     /// A job was started.
     Started(WatchJob),
     /// A job printed a line.
-    Said {
+    #[serde(rename = "said")]
+    LogLine {
         /// Name of the job.
         job: String,
         /// The printed line.

@@ -43,7 +43,7 @@ impl SimRack {
         }
     }
 
-    fn says(&self, scope: &str, line: &str) -> SimToolOutput {
+    fn text(&self, scope: &str, line: &str) -> SimToolOutput {
         let mut words = line.split(' ').map(str::to_owned);
         let name = words.next().expect("a tool");
         let args: Vec<String> = words.collect();
@@ -75,7 +75,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
     let rack = SimRack::new("");
     for program in ["all_gather_perf", "reduce_scatter_perf", "alltoall_perf"] {
-        let answer = rack.says("r", &format!("{program} -b 64 -e 1M"));
+        let answer = rack.text("r", &format!("{program} -b 64 -e 1M"));
         let found = rows(&answer.stdout);
         let shown: Vec<(&str, &str)> = found.iter().map(|row| (row[0], row[1])).collect();
         assert_eq!(shown.len(), 15, "{program}: a row for every requested size");
@@ -91,7 +91,7 @@ fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
         assert!(read(&answer).complete, "{:?}", read(&answer).problems);
     }
     // These have no parts, and 1 byte is less than an element.
-    let answer = rack.says("r", "all_reduce_perf -b 1 -e 1M");
+    let answer = rack.text("r", "all_reduce_perf -b 1 -e 1M");
     let found = rows(&answer.stdout);
     assert_eq!((found[0][0], found[2][0], found[2][1]), ("0", "4", "1"));
     assert_eq!(found.last().map(|row| (row[0], row[1])), Some(("1048576", "262144")));
@@ -109,14 +109,14 @@ fn gpus_of_one_process_have_one_pid() {
         let ranks = text.lines().filter(|line| line.starts_with("#  Rank"));
         ranks.map(|line| line.split_whitespace().nth(6).expect("a pid").to_owned()).collect()
     };
-    let one = rack.says("n1", "all_reduce_perf -g 4 -b 1M -e 1M");
+    let one = rack.text("n1", "all_reduce_perf -g 4 -b 1M -e 1M");
     assert!(one.stdout.contains("# nThread 1 nGpus 4 minBytes"), "{}", one.stdout);
     assert_eq!(pids(&one.stdout), ["21000"; 4]);
     let parsed = read(&one);
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     assert_eq!(parsed.facts.ranks.len(), 4);
     let line = "mpirun --host n1:2,n2:2 -x NCCL_DEBUG=INFO all_reduce_perf -g 2 -b 1M -e 1M";
-    let two = rack.says("n1", line);
+    let two = rack.text("n1", line);
     assert!(two.stdout.contains(" nGpus 2 "), "{}", two.stdout);
     let each = ["21000", "21000", "21003", "21003"];
     assert_eq!(pids(&two.stdout), [each, each].concat());
@@ -125,10 +125,10 @@ fn gpus_of_one_process_have_one_pid() {
         assert!(two.stdout.contains(&prefix), "{prefix}: {}", two.stdout);
     }
     // One rank per GPU, as probes request it.
-    let apart = rack.says("n1", "mpirun --host n1:4 all_reduce_perf -g 1 -b 1M -e 1M");
+    let apart = rack.text("n1", "mpirun --host n1:4 all_reduce_perf -g 1 -b 1M -e 1M");
     assert!(apart.stdout.contains(" nGpus 1 "), "{}", apart.stdout);
     assert_eq!(pids(&apart.stdout), ["21000", "21003", "21006", "21009"]);
-    let written = rack.says("n1", "all_reduce_perf -g 4 -b 1M -e 1M -J out.json");
+    let written = rack.text("n1", "all_reduce_perf -g 4 -b 1M -e 1M -J out.json");
     let (_, json) = written.file.expect("a file");
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(value["config"]["ngpus"], 4);
@@ -149,14 +149,14 @@ fn empty_tray(node: &str) -> String {
 fn tools_on_a_node_without_any_gpu_fail_as_the_real_ones_do() {
     let rack = SimRack::new(&empty_tray("n1"));
     for line in ["nvidia-smi nvlink -s", "nvidia-smi topo -m", "nvidia-smi -q"] {
-        let answer = rack.says("n1", line);
+        let answer = rack.text("n1", line);
         assert_eq!((answer.code, answer.stdout.as_str()), (6, "No devices were found\n"), "{line}");
     }
     for query in ["--query-gpu=index", "--query-compute-apps=pid"] {
-        assert_eq!(rack.says("n1", &format!("nvidia-smi {query} --format=csv")).code, 6, "{query}");
+        assert_eq!(rack.text("n1", &format!("nvidia-smi {query} --format=csv")).code, 6, "{query}");
     }
     let no_device = "no CUDA-capable device is detected";
-    let copies = rack.says("n1", "nvbandwidth -t host_to_device_memcpy_ce");
+    let copies = rack.text("n1", "nvbandwidth -t host_to_device_memcpy_ce");
     assert_eq!(copies.code, 1);
     let message = format!("[CUDA_ERROR_NO_DEVICE] {no_device} in expression cuInit(0) in int main");
     assert!(copies.stderr.starts_with(&message), "{copies:?}");
@@ -164,14 +164,14 @@ fn tools_on_a_node_without_any_gpu_fail_as_the_real_ones_do() {
     let parsed = read(&copies);
     assert_eq!(parsed.problems[0].code.as_deref(), Some("CUDA_ERROR_NO_DEVICE"));
     assert!(parsed.measurements.is_empty() && !parsed.complete, "{parsed:?}");
-    let json = rack.says("n1", "nvbandwidth -j");
+    let json = rack.text("n1", "nvbandwidth -j");
     let value: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert!(value["nvbandwidth"]["error"].as_str().is_some_and(|it| it.contains(no_device)));
     assert_eq!((json.code, value["nvbandwidth"].get("testcases")), (1, None));
-    let peers = rack.says("n1", "p2pBandwidthLatencyTest");
+    let peers = rack.text("n1", "p2pBandwidthLatencyTest");
     assert!(peers.code == 1 && peers.stdout.contains("Cuda failure p2p"), "{peers:?}");
     assert!(peers.stdout.ends_with(&format!(": '{no_device}'\n")), "{peers:?}");
-    let reduce = rack.says("n1", "all_reduce_perf -g 4");
+    let reduce = rack.text("n1", "all_reduce_perf -g 4");
     assert_eq!(reduce.code, 2);
     let message =
         format!("# Using devices\nn1: Test CUDA failure common.cu:1013 '{no_device}'\n .. n1 ");
@@ -185,19 +185,19 @@ fn tools_on_a_node_without_any_gpu_fail_as_the_real_ones_do() {
 fn ranks_on_a_node_without_gpus_are_named_with_their_host() {
     let rack = SimRack::new(&empty_tray("n2"));
     let copies = "-t multinode_device_to_device_memcpy_read_ce";
-    let copies = rack.says("n1", &format!("mpirun --host n1:4,n2:4 nvbandwidth {copies}"));
+    let copies = rack.text("n1", &format!("mpirun --host n1:4,n2:4 nvbandwidth {copies}"));
     assert!(copies.stderr.contains("cuInit(0) on n2, rank = 4 in int main"), "{copies:?}");
     assert!(copies.code == 1 && !copies.stdout.contains("Process 0"), "{copies:?}");
     assert_eq!(read(&copies).problems[0].host.as_deref(), Some("n2"));
-    let reduce = rack.says("n1", "mpirun --host n1:4,n2:4 all_reduce_perf -g 1");
+    let reduce = rack.text("n1", "mpirun --host n1:4,n2:4 all_reduce_perf -g 1");
     assert!(reduce.code == 2 && reduce.stdout.contains("\nn2: Test CUDA failure "), "{reduce:?}");
     // If some GPUs are left, ranks share them, and nvbandwidth prints a warning.
     let rack = SimRack::new("[[fault]]\nkind=\"gpu-missing\"\ngpu=\"n2:3\"\n");
     let line = "mpirun --host n1:4,n2:4 nvbandwidth -t multinode_device_to_device_memcpy_read_ce";
-    let shared = rack.says("n1", line);
+    let shared = rack.text("n1", line);
     let warning = "Warning: there are more processes than GPUs on n2. ";
     assert!(shared.code == 0 && shared.stdout.contains(warning), "{}", shared.stdout);
-    let few = rack.says("n1", "mpirun --host n1:4,n2:4 all_reduce_perf -g 1");
+    let few = rack.text("n1", "mpirun --host n1:4,n2:4 all_reduce_perf -g 1");
     assert!(few.code == 5 && few.stderr.contains("4 requested but only 3 were found"), "{few:?}");
 }
 
@@ -289,7 +289,7 @@ fn nccl_names_the_cluster_that_nvidia_smi_names() {
                 [[fault]]\nkind=\"clique-shown\"\nnodes=\"n2\"\nlike=\"s\"\n";
     let rack = SimRack::new(more);
     let smi = |node: &str| {
-        let text = rack.says(node, "nvidia-smi -q").stdout;
+        let text = rack.text(node, "nvidia-smi -q").stdout;
         let line = text.lines().find(|line| line.contains("ClusterUUID")).expect("a UUID");
         let digits = line.split_once(" : ").expect("a value").1.replace('-', "");
         // Sixteen bytes in order, read as two little-endian numbers.

@@ -32,7 +32,7 @@ fn is_sound(report: &SourceReport) {
             assert!(words.into_iter().flatten().all(|word| shown(word)), "{nic:?}");
         }
     }
-    assert!(report.beliefs.iter().all(|belief| shown(&belief.says)), "{:?}", report.beliefs);
+    assert!(report.beliefs.iter().all(|belief| shown(&belief.text)), "{:?}", report.beliefs);
 }
 
 /// One reader, with mutations of texts that it reads.

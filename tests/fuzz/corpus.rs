@@ -295,10 +295,10 @@ fn own_probes(corpus: &mut Corpus) {
         let fabric = SimFabric::build(&scenario).expect("a fabric");
         for nodes in [&[][..], &rack[..]] {
             let alone = ["box1".to_owned()];
-            let printed = |say: &dyn Fn(&NativeProbeSite<'_>) -> String| -> Vec<u8> {
+            let printed = |render: &dyn Fn(&NativeProbeSite<'_>) -> String| -> Vec<u8> {
                 let members = if nodes.is_empty() { &alone[..] } else { nodes };
                 let lines = members.iter().map(|node| {
-                    say(&NativeProbeSite {
+                    render(&NativeProbeSite {
                         scenario: &scenario,
                         fabric: &fabric,
                         node,

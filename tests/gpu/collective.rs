@@ -123,7 +123,7 @@ enum Event {
 
 fn run(nodes: &[Node], task: &CollectiveTask, wanted: &nccl_path::NcclPathRequest) -> Vec<Ran> {
     let folder = tempfile::tempdir().expect("a folder");
-    let (say, events) = mpsc::channel();
+    let (send, events) = mpsc::channel();
     let mut started = Vec::new();
     let mut members = Vec::new();
     for node in nodes {
@@ -149,7 +149,7 @@ fn run(nodes: &[Node], task: &CollectiveTask, wanted: &nccl_path::NcclPathReques
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("started");
-            started.push(Started::of(child, started.len(), &say));
+            started.push(Started::of(child, started.len(), &send));
             members.push(node.name.to_owned());
         }
     }
@@ -164,16 +164,16 @@ struct Started {
 }
 
 impl Started {
-    fn of(mut child: Child, at: usize, say: &mpsc::Sender<Event>) -> Self {
+    fn of(mut child: Child, at: usize, send: &mpsc::Sender<Event>) -> Self {
         let out = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut err = child.stderr.take().expect("a pipe");
-        let say = say.clone();
+        let send = send.clone();
         std::thread::spawn(move || {
             for line in out.lines() {
                 // The receiver may have ended.
-                let _ = say.send(Event::Line(at, line.expect("text")));
+                let _ = send.send(Event::Line(at, line.expect("text")));
             }
-            let _ = say.send(Event::Closed(at));
+            let _ = send.send(Event::Closed(at));
         });
         let stderr = std::thread::spawn(move || {
             let mut text = String::new();

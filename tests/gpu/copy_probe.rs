@@ -44,8 +44,8 @@ fn measured(machine: &Machine, task: CopyTask) -> ProbeOutput {
 fn outcome_of(task: &CopyTask) -> ProbeOutput {
     let (mut out, mut progress) = (Vec::new(), Vec::new());
     let mut input: &[u8] = b"";
-    let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
-    copy::measure(task, &mut mouth).expect("the receiver exists");
+    let mut emitter = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+    copy::measure(task, &mut emitter).expect("the receiver exists");
     let text = String::from_utf8(out).expect("text");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
     ProbeOutput { lines, progress: String::from_utf8(progress).expect("text") }

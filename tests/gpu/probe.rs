@@ -140,7 +140,7 @@ fn ways_of_sharing_memory_are_reported_step_by_step() {
     assert_eq!(document.gpus.len(), 2);
     let result = |step: &str, gpu: u32| {
         let found = document.steps.iter().find(|it| it.step == step && it.gpu == Some(gpu));
-        found.map_or("", |it| it.said.as_str())
+        found.map_or("", |it| it.message.as_str())
     };
     for gpu in 0..2 {
         for step in ["ipc-create", "ipc-open", "ipc-data", "fabric-create", "fabric-data"] {
@@ -155,7 +155,7 @@ fn a_fabric_without_permission_is_a_result_and_not_a_fault() {
     let place = Place::of(&machine(1).with("fail cuMemCreate = 800"));
     let (ran, document) = fabric(&place, &[]);
     let step = document.steps.iter().find(|it| it.step == "fabric-create").expect("tried");
-    assert!(step.said.contains("800"), "{}", step.said);
+    assert!(step.message.contains("800"), "{}", step.message);
     assert!(
         document.problems.iter().all(|it| it.kind == OutputProblemKind::Error),
         "{document:#?}"
@@ -172,7 +172,7 @@ fn processes_that_die_leave_the_steps_until_then() {
     assert!(died.detail.contains("process was killed by SIGABRT"), "{died:?}");
     let created =
         document.steps.iter().find(|it| it.step == "ipc-create").expect("reported earlier");
-    assert_eq!(created.said, "ok");
+    assert_eq!(created.message, "ok");
     assert_eq!(ran.code, Some(4));
 }
 

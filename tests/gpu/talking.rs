@@ -82,7 +82,7 @@ impl ProbeOutput {
 struct Running {
     child: Child,
     input: Option<ChildStdin>,
-    said: ProbeOutput,
+    message: ProbeOutput,
     progress: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -119,7 +119,7 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<ProbeOutput> {
                 None => {
                     let line =
                         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
-                    running[at].said.lines.push(line);
+                    running[at].message.lines.push(line);
                     Vec::new()
                 }
             },
@@ -142,7 +142,7 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<ProbeOutput> {
         .map(|mut it| {
             it.input = None;
             let status = it.child.wait().expect("a child");
-            let mut progress = std::mem::take(&mut it.said);
+            let mut progress = std::mem::take(&mut it.message);
             progress.code = status.code();
             progress.progress = text(&it.progress);
             progress
@@ -196,5 +196,5 @@ fn start(at: usize, talker: &Talker, send_line: mpsc::Sender<(usize, Option<Stri
         let _ = send_line.send((at, None));
     });
     let input = child.stdin.take();
-    Running { child, input, said: ProbeOutput::default(), progress, _folder: folder }
+    Running { child, input, message: ProbeOutput::default(), progress, _folder: folder }
 }

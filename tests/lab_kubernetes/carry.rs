@@ -50,13 +50,13 @@ pub(super) async fn records(
     let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let mut journal = Journal::open(folder).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut say) = (MarkNames::default(), |_: &str| {});
+    let (names, mut log) = (MarkNames::default(), |_: &str| {});
     let carrier = Executor {
         scheduler: &gate,
         journal: &mut journal,
         names: &names,
         settle: Duration::from_secs(3),
-        log: &mut say,
+        log: &mut log,
         stop,
     };
     executor::execute_plan_within(carrier, run, plan, Duration::ZERO).await.expect("a journal")
@@ -64,13 +64,13 @@ pub(super) async fn records(
 
 async fn recovered(gate: &KubernetesScheduler, journal: &mut Journal) -> Vec<ActionRecord> {
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut say) = (MarkNames::default(), |_: &str| {});
+    let (names, mut log) = (MarkNames::default(), |_: &str| {});
     let carrier = Executor {
         scheduler: gate,
         journal,
         names: &names,
         settle: Duration::from_secs(3),
-        log: &mut say,
+        log: &mut log,
         stop,
     };
     recovery::recover_intents(carrier, Duration::ZERO).await.expect("a journal")

@@ -43,7 +43,7 @@ impl Asker {
     /// The administrator, where a lab is available.
     pub(super) async fn admin() -> Option<Self> {
         let Some(config) = configuration().await else {
-            say("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
+            print_note("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
             return None;
         };
         Some(Self(Client::try_from(config).expect("a client")))
@@ -120,7 +120,7 @@ impl Asker {
 }
 
 /// Prints which parts of a test are skipped.
-fn say(text: &str) {
+fn print_note(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
@@ -150,7 +150,7 @@ fn rendered(name: &str) -> Vec<Value> {
     let run = Command::new(deploy().join("render")).arg(name).output().expect("a shell");
     let stderr = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(77) {
-        say(&stderr);
+        print_note(&stderr);
         return ours;
     }
     assert!(run.status.success(), "{name}: {stderr}");

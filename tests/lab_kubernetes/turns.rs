@@ -208,13 +208,13 @@ pub(super) fn turn_of(
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // No reader: only the server's state counts.
-    let mut say = |_: &str| {};
+    let mut log = |_: &str| {};
     let carrier = Executor {
         scheduler: gate,
         journal: &mut journal,
         names: &names,
         settle: SETTLE,
-        log: &mut say,
+        log: &mut log,
         stop: stop.clone(),
     };
     now(recovery::recover_intents(carrier, Duration::ZERO)).expect("written");
@@ -223,7 +223,7 @@ pub(super) fn turn_of(
         journal: &mut journal,
         names: &names,
         settle: SETTLE,
-        log: &mut say,
+        log: &mut log,
         stop,
     };
     now(executor::execute_plan_within(carrier, run, plan, Duration::ZERO)).expect("written")

@@ -122,13 +122,13 @@ pub(super) fn turn(
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // No reader: only the scheduler's state counts.
-    let mut say = |_: &str| {};
+    let mut log = |_: &str| {};
     let carrier = Executor {
         scheduler: scontrol,
         journal: &mut journal,
         names: &names,
         settle: executor::DEFAULT_SETTLE_TIME,
-        log: &mut say,
+        log: &mut log,
         stop: stop.clone(),
     };
     now(recovery::recover_intents(carrier, Duration::ZERO)).expect("written");
@@ -137,7 +137,7 @@ pub(super) fn turn(
         journal: &mut journal,
         names: &names,
         settle: executor::DEFAULT_SETTLE_TIME,
-        log: &mut say,
+        log: &mut log,
         stop,
     };
     now(executor::execute_plan_within(carrier, "r1", plan, kept)).expect("written")

@@ -79,12 +79,12 @@ impl Worker {
     }
 
     fn greeted(mut self) -> Self {
-        self.say(&hello(PROTOCOL));
+        self.send(&hello(PROTOCOL));
         assert!(matches!(self.hear(), WorkerMessage::Hello(_)));
         self
     }
 
-    fn say(&mut self, word: &CoordinatorMessage) {
+    fn send(&mut self, word: &CoordinatorMessage) {
         let mut line = serde_json::to_vec(word).expect("a document");
         line.push(b'\n');
         self.say_bytes(&line);
@@ -133,7 +133,7 @@ impl Worker {
     }
 
     fn run(&mut self, order: &ProcessOrder) -> Came {
-        self.say(&CoordinatorMessage::Run(order.clone()));
+        self.send(&CoordinatorMessage::Run(order.clone()));
         self.come(1).remove(&order.id).expect("that order")
     }
 
@@ -207,21 +207,21 @@ const LEAVING: &str = "sleep 300 >/dev/null 2>&1 & sleep 300";
 #[test]
 fn a_worker_reports_its_version_and_node() {
     let mut worker = Worker::start_with(&[], None);
-    worker.say(&hello(PROTOCOL));
+    worker.send(&hello(PROTOCOL));
     let WorkerMessage::Hello(hello) = worker.hear() else { panic!("no hello") };
     assert_eq!((hello.protocol, hello.version.as_str()), (PROTOCOL, env!("CARGO_PKG_VERSION")));
     let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
     assert_eq!(hello.environment.hostname, own.trim());
     assert!(hello.environment.boot_id.is_some() && hello.environment.load.is_some());
     assert!(!hello.environment.interfaces.contains_key("lo"));
-    worker.say(&CoordinatorMessage::Bye);
+    worker.send(&CoordinatorMessage::Bye);
     assert_eq!(worker.code(), Some(0));
 }
 
 #[test]
 fn another_protocol_is_refused_by_name() {
     let mut worker = Worker::start_with(&[], None);
-    worker.say(&hello(PROTOCOL + 1));
+    worker.send(&hello(PROTOCOL + 1));
     let why = worker.fault();
     assert!(why.contains(&format!("expected protocol {PROTOCOL}")), "{why}");
     assert_eq!(worker.code(), Some(1));
@@ -268,12 +268,12 @@ fn endings_are_distinguished() {
     hanging.limit_s = 0.3;
     for order in [shell(1, "kill -9 $$"), order(2, &["no-such-tool-here"]), hanging, order(4, &[])]
     {
-        worker.say(&CoordinatorMessage::Run(order));
+        worker.send(&CoordinatorMessage::Run(order));
     }
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("text");
     fs::write(&text, "no program").expect("written");
-    worker.say(&CoordinatorMessage::Run(order(5, &[&text.display().to_string()])));
+    worker.send(&CoordinatorMessage::Run(order(5, &[&text.display().to_string()])));
     let came = worker.come(5);
     let ending = |id: u64| &came[&id].done.ending;
     assert_eq!(*ending(1), ProcessEnding::Signalled { signal: 9 });
@@ -294,7 +294,7 @@ fn orders_run_side_by_side() {
     for (id, own, other) in [(1, &a, &b), (2, &b, &a)] {
         let (own, other) = (own.display(), other.display());
         let script = format!("touch {own}; while [ ! -e {other} ]; do sleep 0.01; done");
-        worker.say(&CoordinatorMessage::Run(shell(id, &script)));
+        worker.send(&CoordinatorMessage::Run(shell(id, &script)));
     }
     let came = worker.come(2);
     assert!(came.values().all(|came| came.done.ending.is_success()));
@@ -337,15 +337,15 @@ fn a_processs_request_is_forwarded_and_answered() {
     let script = "echo begun; for i in 0 1; do\n\
         echo \"exchange {\\\"number\\\":$i,\\\"value\\\":[$i],\\\"within_s\\\":2.5}\"\n\
         read -r x; echo \"$x\"; done; echo exchange nothing; printf 'exchange {'; exit 4";
-    worker.say(&CoordinatorMessage::Run(joint(1, script)));
+    worker.send(&CoordinatorMessage::Run(joint(1, script)));
     // Unsolicited messages.
-    worker.say(&answer(1, 7, "early"));
-    worker.say(&answer(99, 0, "unsolicited"));
+    worker.send(&answer(1, 7, "early"));
+    worker.send(&answer(99, 0, "unsolicited"));
     for number in [0, 1] {
         let (id, ask) = asked(worker.hear());
         assert_eq!((id, ask.number, ask.within_s), (1, number, 2.5));
         assert_eq!(ask.value, serde_json::json!([number]));
-        worker.say(&answer(1, number, "late"));
+        worker.send(&answer(1, number, "late"));
     }
     let came = worker.come(1).remove(&1).expect("that order");
     assert_eq!(came.done.ending, ProcessEnding::Exited { code: 4 });
@@ -355,7 +355,7 @@ fn a_processs_request_is_forwarded_and_answered() {
     assert_eq!((reply.number, &reply.shares[0].value), (0, &Some("late".into())));
     assert!(lines[2].contains("\"number\":1"), "{text}");
     assert_eq!((lines[0], &lines[3..]), ("begun", &["exchange nothing", "exchange {"][..]));
-    worker.say(&CoordinatorMessage::Bye);
+    worker.send(&CoordinatorMessage::Bye);
     assert_eq!(worker.code(), Some(0));
 }
 
@@ -364,13 +364,13 @@ fn a_process_that_does_not_read_or_floods_requests_delays_no_other() {
     let mut worker = Worker::start();
     let line = "echo 'exchange {\"number\":0,\"value\":null,\"within_s\":1}'";
     let script = format!("i=0; while [ $i -lt 2000 ]; do {line}; i=$((i+1)); done; sleep 300");
-    worker.say(&CoordinatorMessage::Run(marked(joint(1, &script), "deaf")));
+    worker.send(&CoordinatorMessage::Run(marked(joint(1, &script), "deaf")));
     let large = "x".repeat(300_000);
     for _ in 0..2 {
         assert_eq!(asked(worker.hear()).0, 1);
-        worker.say(&answer(1, 0, &large));
+        worker.send(&answer(1, 0, &large));
     }
-    worker.say(&CoordinatorMessage::Run(shell(2, "echo well")));
+    worker.send(&CoordinatorMessage::Run(shell(2, "echo well")));
     // Answered requests make room for others of the flood.
     let done = loop {
         match worker.hear() {
@@ -383,7 +383,7 @@ fn a_process_that_does_not_read_or_floods_requests_delays_no_other() {
         }
     };
     assert_eq!((done.id, done.ending), (2, ProcessEnding::Exited { code: 0 }));
-    worker.say(&CoordinatorMessage::Stop { id: 1 });
+    worker.send(&CoordinatorMessage::Stop { id: 1 });
     let came = worker.come(1).remove(&1).expect("that order");
     assert_eq!((came.done.ending, came.stdout), (ProcessEnding::Interrupted, Vec::new()));
     wait_for("deaf", 0);
@@ -400,12 +400,12 @@ fn without_exchanges_such_lines_are_output_and_nothing_can_be_read() {
 #[test]
 fn one_order_can_be_stopped_and_the_rest_goes_on() {
     let mut worker = Worker::start();
-    worker.say(&CoordinatorMessage::Run(marked(shell(1, LEAVING), "stopped")));
-    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "going")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(1, LEAVING), "stopped")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "going")));
     wait_for("stopped", 3);
     wait_for("going", 3);
-    worker.say(&CoordinatorMessage::Stop { id: 1 });
-    worker.say(&CoordinatorMessage::Stop { id: 99 });
+    worker.send(&CoordinatorMessage::Stop { id: 1 });
+    worker.send(&CoordinatorMessage::Stop { id: 99 });
     let came = worker.come(1);
     assert_eq!(came[&1].done.ending, ProcessEnding::Interrupted);
     wait_for("stopped", 0);
@@ -415,8 +415,8 @@ fn one_order_can_be_stopped_and_the_rest_goes_on() {
 #[test]
 fn the_end_of_its_input_ends_everything() {
     let mut worker = Worker::start();
-    worker.say(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "input")));
-    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "input")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "input")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "input")));
     wait_for("input", 6);
     worker.input = None;
     assert_eq!(worker.code(), Some(0));
@@ -426,9 +426,9 @@ fn the_end_of_its_input_ends_everything() {
 #[test]
 fn a_killed_worker_takes_everything_with_it() {
     let mut worker = Worker::start();
-    worker.say(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "killed")));
-    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "killed")));
-    worker.say(&CoordinatorMessage::Run(marked(order(3, &["sleep", "300"]), "killed")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "killed")));
+    worker.send(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "killed")));
+    worker.send(&CoordinatorMessage::Run(marked(order(3, &["sleep", "300"]), "killed")));
     wait_for("killed", 7);
     worker.child.kill().expect("killed");
     wait_for("killed", 0);
@@ -468,7 +468,7 @@ fn an_order_that_ends_leaves_nothing_in_the_background() {
 fn a_server_is_ready_at_its_first_line() {
     let mut worker = Worker::start();
     let waiting = Some(ReadinessCheck { how: ReadySignal::Line, port: 0 });
-    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+    worker.send(&CoordinatorMessage::Run(ProcessOrder {
         ready: waiting,
         ..shell(1, "printf listen; sleep 0.1; echo 'ing 4711'; exec sleep 300")
     }));
@@ -476,7 +476,7 @@ fn a_server_is_ready_at_its_first_line() {
         WorkerMessage::Ready { id: 1, port: 4711 } => {}
         other => panic!("expected ready: {other:?}"),
     }
-    worker.say(&CoordinatorMessage::Stop { id: 1 });
+    worker.send(&CoordinatorMessage::Stop { id: 1 });
     assert_eq!(worker.come(1)[&1].done.ending, ProcessEnding::Interrupted);
     let came =
         worker.run(&ProcessOrder { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
@@ -493,7 +493,7 @@ fn a_server_is_ready_when_its_port_is_served() {
     let port = free.local_addr().expect("an address").port();
     drop(free);
     let waiting = Some(ReadinessCheck { how: ReadySignal::Port, port });
-    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+    worker.send(&CoordinatorMessage::Run(ProcessOrder {
         ready: waiting,
         ..order(1, &["sleep", "300"])
     }));
@@ -518,7 +518,7 @@ fn a_listener_of_another_process_does_not_make_a_failed_server_ready() {
     drop(free);
     // A server of another run takes the port first, so that this one cannot bind it.
     let ready = Some(ReadinessCheck { how: ReadySignal::Port, port });
-    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+    worker.send(&CoordinatorMessage::Run(ProcessOrder {
         ready,
         ..shell(1, "sleep 0.7; echo 'Address already in use' >&2; exit 1")
     }));
@@ -549,7 +549,7 @@ fn a_node_with_busy_gpus_is_left_alone_unless_the_order_allows_it() {
     let folder = driver_tool("1, /usr/bin/python3");
     let on_gpus = ProcessOrder { idle_gpus: true, ..shell(1, "echo ran") };
     let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
-    worker.say(&CoordinatorMessage::Run(on_gpus.clone()));
+    worker.send(&CoordinatorMessage::Run(on_gpus.clone()));
     match worker.hear() {
         WorkerMessage::Refused { id: 1, why } => {
             assert_eq!(why, "busy: pid 1 (python3) uses a GPU");

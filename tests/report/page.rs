@@ -275,7 +275,7 @@ fn changes_by_a_repair_are_listed_by_node_and_hostile_text_in_them_is_inert() {
     let (before, mut repairs) = (fixture::rack(), fixture::multi_run::repairs());
     repairs.without[0].why.push_str(evil);
     let repair = &mut repairs.nodes[0];
-    repair.says.push(evil.to_owned());
+    repair.text.push(evil.to_owned());
     repair.before_reason.push_str(evil);
     repair.comparison.before.push_str(evil);
     repair.comparison.parts[0].testcase.push_str(evil);

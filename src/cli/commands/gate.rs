@@ -301,7 +301,7 @@ fn recover_open_actions(
         )?;
     }
     let (_stopper, stop) = watch::channel(false);
-    let mut say = |text: &str| note(text);
+    let mut log = |text: &str| note(text);
     crate::cli::runtime::build_runtime()?.block_on(async {
         let mut are_gone = allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,
@@ -310,13 +310,13 @@ fn recover_open_actions(
             pods: gate_apply::pod_settings(&config.launcher),
             timeouts: gate.timeouts,
             gone_host: gone.map(|(host, _)| host),
-            log: &mut say,
+            log: &mut log,
         })
         .await
         .map_err(journal_error)?;
         let with = RecoveryContext { config, gate, scheduler: scheduler.as_ref(), stop };
         let in_flight = gate.timeouts.in_flight;
-        let carrier = with.executor(&mut journal, &mut say);
+        let carrier = with.executor(&mut journal, &mut log);
         let mut records =
             recovery::recover_intents(carrier, in_flight).await.map_err(journal_error)?;
         if journal.state().drains.is_empty() {
@@ -332,7 +332,7 @@ fn recover_open_actions(
                     let tripped = JournalEvent::Tripped { why, run: "gate recover".to_owned() };
                     journal.append_after_epoch(last, tripped).map_err(journal_error)?;
                 }
-                let mut carrier = with.executor(&mut journal, &mut say);
+                let mut carrier = with.executor(&mut journal, &mut log);
                 let vanished = drain_restore::detect_lost_drains(&mut carrier, &live)
                     .await
                     .map_err(journal_error)?;
@@ -368,14 +368,14 @@ impl RecoveryContext<'_> {
     fn executor<'c>(
         &'c self,
         journal: &'c mut Journal,
-        say: &'c mut dyn FnMut(&str),
+        log: &'c mut dyn FnMut(&str),
     ) -> Executor<'c> {
         Executor {
             scheduler: self.scheduler,
             journal,
             names: &self.config.policy.marks,
             settle: self.gate.timeouts.settle,
-            log: say,
+            log,
             stop: self.stop.clone(),
         }
     }

@@ -92,8 +92,8 @@ struct NotifyTestResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u32>,
     /// The beginning of the reply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    said: Option<String>,
+    #[serde(rename = "said", skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     /// Why the message did not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -109,7 +109,7 @@ impl NotifyTestResult {
             place: None,
             status: None,
             attempts: None,
-            said: None,
+            message: None,
             why: None,
         }
     }
@@ -167,7 +167,7 @@ fn send_test(
                     place: Some(sent.origin.clone()),
                     status: Some(sent.status),
                     attempts: Some(sent.attempts),
-                    said: Some(sent.answer.clone()),
+                    message: Some(sent.answer.clone()),
                     ..NotifyTestResult::new(target)
                 }
             }

@@ -197,13 +197,13 @@ fn start_monitoring(
     let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
     let notify_config = config.notify.clone().filter(|it| !it.targets.is_empty());
     let background = notify_config.map(|notify| {
-        let say = |text: &str| note(&format!("notify: {text}"));
+        let log = |text: &str| note(&format!("notify: {text}"));
         BackgroundNotifier::start(
             notify,
             crate::cli::post_run::notification_store(config),
             crate::cli::runtime::random_number(),
             clock::now,
-            say,
+            log,
         )
     });
     let keys = config.certificates.read_keys();
@@ -220,8 +220,8 @@ fn start_monitoring(
         interval: config.watch.interval(),
         notifier: background.transpose().map_err(failed)?,
     };
-    let say = |text: &str| note(&format!("metrics: {text}"));
-    monitor::start_monitor(monitor, Arc::clone(vitals), say).map_err(failed)
+    let log = |text: &str| note(&format!("metrics: {text}"));
+    monitor::start_monitor(monitor, Arc::clone(vitals), log).map_err(failed)
 }
 
 /// The current claims. Unreadable sources are left out, as in a sweep.

@@ -322,11 +322,11 @@ pub fn void_all<'n>(
     folder: &Path,
     nodes: impl IntoIterator<Item = &'n NodeName>,
     why: &str,
-    say: &mut dyn FnMut(&str),
+    log: &mut dyn FnMut(&str),
 ) {
     for node in nodes {
         if let Err(error) = void_certificate(folder, node, why, &clock::now()) {
-            say(&format!("the certificate of {node} is not voided: {error}"));
+            log(&format!("the certificate of {node} is not voided: {error}"));
         }
     }
 }

@@ -43,7 +43,7 @@ pub async fn restore_drains(
     over: Option<&str>,
     kept: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
-    let Executor { scheduler, journal, names, settle, log: say, stop } = carrier;
+    let Executor { scheduler, journal, names, settle, log, stop } = carrier;
     if vanished.lost.is_empty() {
         return Ok(Vec::new());
     }
@@ -55,10 +55,10 @@ pub async fn restore_drains(
     };
     let who = drain_store_name(scheduler);
     if let Some(why) = halted {
-        say(&format!("{who} lost the fabricgate drain of {list}; it is not restored: {why}"));
+        log(&format!("{who} lost the fabricgate drain of {list}; it is not restored: {why}"));
         return Ok(Vec::new());
     }
-    say(&format!("{who} lost the fabricgate drain of {list}; draining again"));
+    log(&format!("{who} lost the fabricgate drain of {list}; draining again"));
     let mut by_run: BTreeMap<String, Vec<Action>> = BTreeMap::new();
     let mut events = Vec::new();
     for (node, how) in &vanished.lost {
@@ -77,7 +77,7 @@ pub async fn restore_drains(
             journal: &mut *journal,
             names,
             settle,
-            log: &mut *say,
+            log: &mut *log,
             stop: stop.clone(),
         };
         records.extend(executor::execute_plan_within(carrier, &run, &plan, kept).await?);

@@ -19,9 +19,9 @@ fn with_executor<T>(
 ) -> T {
     let (_sender, stop) = watch::channel(false);
     let names = MarkNames::default();
-    let say = &mut |_: &str| {};
+    let log = &mut |_: &str| {};
     let scheduler = fake;
-    block_on(does(Executor { scheduler, journal, names: &names, settle: SETTLE, log: say, stop }))
+    block_on(does(Executor { scheduler, journal, names: &names, settle: SETTLE, log, stop }))
 }
 
 fn drained_journal(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {

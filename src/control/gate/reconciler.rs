@@ -411,14 +411,14 @@ mod tests {
             let (folder, mut journal) = fixture::journal();
             let (_stopper, stop) = watch::channel(false);
             let names = Policy::default().marks;
-            let say = &mut |_: &str| {};
+            let log = &mut |_: &str| {};
             let settle = Duration::from_millis(10);
             let carrier = Executor {
                 scheduler: &fake,
                 journal: &mut journal,
                 names: &names,
                 settle,
-                log: say,
+                log,
                 stop,
             };
             let plan = fixture::plan(vec![fixture::action(kind, "n1")]);

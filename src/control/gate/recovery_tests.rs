@@ -196,8 +196,8 @@ fn an_unanswered_change_is_not_dropped_by_the_next_turn() {
         let (_sender, stop) = watch::channel(false);
         let settle = Duration::from_secs(60);
         let names = MarkNames::default();
-        let say = &mut |_: &str| {};
-        let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log: say, stop };
+        let log = &mut |_: &str| {};
+        let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log, stop };
         block_on(recover_intents_after(carrier, Duration::ZERO, Duration::ZERO)).expect("written")
             [0]
         .result
@@ -233,8 +233,8 @@ fn defect_2_of_security_a_change_of_a_killed_sender_counts_until_it_can_no_longe
     let recover = |journal: &mut Journal, in_flight: Duration| {
         let (_sender, stop) = watch::channel(false);
         let (names, settle) = (MarkNames::default(), Duration::ZERO);
-        let say = &mut |_: &str| {};
-        let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log: say, stop };
+        let log = &mut |_: &str| {};
+        let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log, stop };
         block_on(recover_intents_after(carrier, Duration::ZERO, in_flight)).expect("written")[0]
             .clone()
     };

@@ -61,14 +61,14 @@ fn hold_drained_node(
         persist: Duration::ZERO,
         in_flight: Duration::ZERO,
     };
-    let mut say = |_: &str| {};
+    let mut log = |_: &str| {};
     let backend = AllocationBackend::Slurm(Box::new(slurm));
     let mut context = AllocationContext {
         backend: &backend,
         scheduler: &fake,
         folder: folder.path(),
         timeouts,
-        log: &mut say,
+        log: &mut log,
     };
     let (name, nodes) = ("d1".into(), vec!["n1".into()]);
     let domains = vec![AllocationDomain { name, nodes, gpus_per_node: None }];
@@ -177,7 +177,7 @@ impl OrphanFixture {
             in_flight: Duration::from_secs(in_flight_s),
         };
         let mut log = String::new();
-        let mut say = |text: &str| log.push_str(text);
+        let mut append = |text: &str| log.push_str(text);
         let cleaning = OrphanCleanup {
             journal: &mut self.journal,
             scheduler: &self.fake,
@@ -185,7 +185,7 @@ impl OrphanFixture {
             pods: None,
             timeouts,
             gone_host: gone,
-            log: &mut say,
+            log: &mut append,
         };
         let are_gone = fixture::block_on(clean_up_orphans(cleaning)).expect("written");
         (are_gone, log)

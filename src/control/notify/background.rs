@@ -27,7 +27,7 @@ impl BackgroundNotifier {
         store: NotifyStateStore,
         seed: u64,
         clock: impl Fn() -> ClockStamp + Send + 'static,
-        say: impl Fn(&str) + Send + 'static,
+        log: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let (queue, waiting) = mpsc::sync_channel::<NoticeOccasion>(QUEUE_LENGTH);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -38,7 +38,7 @@ impl BackgroundNotifier {
                 let telling =
                     NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed };
                 for note in runtime.block_on(send_notices(&telling, &store)) {
-                    say(&note);
+                    log(&note);
                 }
             }
         })?;

@@ -45,14 +45,14 @@ pub enum DeliveryError {
     #[error("{0}")]
     Unread(String),
     /// The receiver refuses it, and a retry would not help.
-    #[error("{place} answers {status}{said}")]
+    #[error("{place} answers {status}{message}")]
     Refused {
         /// The receiver's origin.
         place: String,
         /// Its HTTP status.
         status: String,
         /// Its message, and the suggested remedy.
-        said: String,
+        message: String,
     },
     /// All attempts failed, or the time is over.
     #[error("{place}: {why}; given up after {attempts} attempts")]
@@ -119,7 +119,7 @@ pub async fn send_message(
                 return Err(DeliveryError::Refused {
                     place,
                     status,
-                    said: shorten_answer(&answer, &pieces),
+                    message: shorten_answer(&answer, &pieces),
                 });
             }
             AttemptResult::Again { why, after } => {

@@ -187,7 +187,7 @@ fn begin_messages<'a>(
             notes.push(format!("{name}: held back, it had its {most} messages of this hour"));
             continue;
         }
-        memory.being_told_until = Some(now + within + GRACE_S);
+        memory.delivering_until = Some(now + within + GRACE_S);
         let payload = build_payload(target.kind, &news, telling);
         begun.push(PendingMessage { target, news, payload });
     }
@@ -206,7 +206,7 @@ fn record_results(
 ) {
     for (PendingMessage { target, news, .. }, sent) in all {
         let memory = notified.targets.entry(target.name.clone()).or_default();
-        memory.being_told_until = None;
+        memory.delivering_until = None;
         match sent {
             Ok(_) => memory.record_delivery(&news, now),
             Err(error) => {

@@ -74,7 +74,7 @@ async fn the_record_is_unlocked_during_a_delivery_and_no_message_is_sent_twice()
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let taken = store.lock_state(Duration::ZERO).await.expect("the record is unlocked");
-        taken.notified.targets["ops"].being_told_until
+        taken.notified.targets["ops"].delivering_until
     };
     let (first, second, until) =
         tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), read_state);
@@ -82,8 +82,8 @@ async fn the_record_is_unlocked_during_a_delivery_and_no_message_is_sent_twice()
     assert!(until.is_some_and(|until| now.unix < until), "{until:?}");
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
     let known = store.lock_state(Duration::ZERO).await.expect("free").notified;
-    assert_eq!(known.targets["ops"].being_told_until, None);
-    assert!(known.targets["ops"].told.contains_key("node/n1"));
+    assert_eq!(known.targets["ops"].delivering_until, None);
+    assert!(known.targets["ops"].delivered.contains_key("node/n1"));
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_dead_process_blocks_a_receiver_only_until_its_time_is_over() {
     let occasion = occasion();
     let mut taken = store.lock_state(Duration::ZERO).await.expect("free");
     let gone = engine::report::notice::changes::ReceiverState {
-        being_told_until: Some(1_000_020),
+        delivering_until: Some(1_000_020),
         ..Default::default()
     };
     taken.notified.targets = BTreeMap::from([("ops".to_owned(), gone)]);

@@ -396,14 +396,14 @@ fn judge_belief(
     let summary = format!(
         "{} assumes {ranks} ranks in one NVLink domain, but only {gpus} GPUs{of_job} in {} reach \
          each other at NVLink speed in the measurement",
-        belief.who, domain.name
+        belief.subject, domain.name
     );
     let locus = domain_locus(LocusKind::Domain, &domain.name);
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
     let found = new_finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
         .with_numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
         .with_summary(summary)
-        .with_evidence(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
+        .with_evidence(belief.at.as_deref().unwrap_or(&belief.subject), None, belief.text.clone())
         .with_evidence(&file, None, format!("{gpus} GPUs reach each other"));
     ledger.add(found);
 }
@@ -509,7 +509,7 @@ fn report_unsettled(
             ClaimBasis::Copied { from } => format!(" (copied from {from})"),
             _ => String::new(),
         };
-        let detail = format!("{}{at}: {}{copied}", side.source.kind.label(), side.says);
+        let detail = format!("{}{at}: {}{copied}", side.source.kind.label(), side.text);
         found.with_evidence(&side.source.place, None, detail)
     }));
 }

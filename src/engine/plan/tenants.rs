@@ -19,7 +19,7 @@ const IMEX_CHANNEL_PLUGIN: &str = "nvidia_imex";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImexTenant {
     /// The tenant, formatted for messages.
-    pub who: String,
+    pub name: String,
     /// The tenant's nodes.
     pub nodes: BTreeSet<NodeName>,
 }
@@ -32,7 +32,7 @@ pub fn find_tenants(reports: &[SourceReport], is_own: impl Fn(&str) -> bool) -> 
     let mut tenants: Vec<ImexTenant> = groups
         .filter(|group| !group.nodes.is_empty() && !is_own(&group.name))
         .map(|group| ImexTenant {
-            who: format!("ComputeDomain {}", group.name),
+            name: format!("ComputeDomain {}", group.name),
             nodes: group.nodes.iter().cloned().collect(),
         })
         .collect();
@@ -43,7 +43,7 @@ pub fn find_tenants(reports: &[SourceReport], is_own: impl Fn(&str) -> bool) -> 
         let nodes = reports.iter().filter(|it| it.source.kind == SourceKind::SlurmNodes);
         let busy = nodes.flat_map(|it| &it.nodes).filter(|(_, node)| node.busy == Some(true));
         tenants.extend(busy.map(|(name, _)| ImexTenant {
-            who: "a job with an IMEX channel (switch/nvidia_imex)".to_owned(),
+            name: "a job with an IMEX channel (switch/nvidia_imex)".to_owned(),
             nodes: BTreeSet::from([name.clone()]),
         }));
     }
@@ -69,12 +69,12 @@ pub fn find_blocked_domains(
         for tenant in tenants {
             let here = tenant.nodes.iter().filter(|node| claimed.contains(node));
             for node in here {
-                by_who.entry(&tenant.who).or_default().insert(node.as_str());
+                by_who.entry(&tenant.name).or_default().insert(node.as_str());
             }
         }
         let listed: Vec<String> = by_who
             .into_iter()
-            .map(|(who, nodes)| format!("{who} on {}", hostlist::fold(nodes)))
+            .map(|(name, nodes)| format!("{name} on {}", hostlist::fold(nodes)))
             .collect();
         if !listed.is_empty() {
             let why = format!(

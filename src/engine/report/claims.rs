@@ -49,7 +49,7 @@ pub fn render_changes(changes: &[ClaimsChange], style: &TerminalStyle) -> String
         page.end_line();
     }
     for change in changes {
-        page.paragraph("- ", &to_plain(&change.says), 2);
+        page.paragraph("- ", &to_plain(&change.text), 2);
     }
     page.out
 }
@@ -207,7 +207,7 @@ fn write_disagreement(page: &mut TerminalPage, disagreement: &Disagreement) {
     page.paragraph("", &to_plain(&disagreement.summary), 6);
     for side in &disagreement.sides {
         let at = side.at.as_ref().map(|at| format!(", {at}")).unwrap_or_default();
-        page.paragraph("- ", &to_plain(&format!("{}{at}: {}", side.source, side.says)), 6);
+        page.paragraph("- ", &to_plain(&format!("{}{at}: {}", side.source, side.text)), 6);
     }
     if let Some(remedy) = &disagreement.remedy {
         page.paragraph("do: ", &to_plain(remedy), 6);

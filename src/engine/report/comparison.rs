@@ -183,7 +183,7 @@ pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String 
 
 /// The sentences about one node.
 pub fn describe_repair(repair: &NodeRepair) -> Vec<String> {
-    let own = repair.says.iter().map(|line| clip(line, LONGEST));
+    let own = repair.text.iter().map(|line| clip(line, LONGEST));
     own.chain(summarize(&repair.comparison)).collect()
 }
 

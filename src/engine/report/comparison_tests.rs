@@ -62,7 +62,7 @@ fn a_pipeline_reads_what_a_repair_changed_and_fails_by_none_of_it() {
             before: Outcome::Failed,
             before_reason: String::new(),
             after: Outcome::Pass,
-            says: vec!["fine <now>".to_owned()],
+            text: vec!["fine <now>".to_owned()],
             changes: Vec::new(),
             comparison: comparison(),
         }],

@@ -30,7 +30,7 @@ fn step_rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
     let mut rows: Vec<(&FabricStep, Vec<String>)> = Vec::new();
     for step in steps {
         let gpu = step.gpu.map(|gpu| gpu.to_string());
-        match rows.iter_mut().find(|(it, _)| it.step == step.step && it.said == step.said) {
+        match rows.iter_mut().find(|(it, _)| it.step == step.step && it.message == step.message) {
             Some((_, gpus)) => gpus.extend(gpu),
             None => rows.push((step, gpu.into_iter().collect())),
         }
@@ -40,7 +40,7 @@ fn step_rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
     rows.into_iter()
         .map(|(step, gpus)| {
             let gpus = if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") };
-            vec![step.step.clone(), gpus, step.said.clone()]
+            vec![step.step.clone(), gpus, step.message.clone()]
         })
         .collect()
 }
@@ -59,7 +59,7 @@ mod tests {
         let step = |step: &str, gpu: Option<u32>, result: &str| FabricStep {
             step: step.to_owned(),
             gpu,
-            said: result.to_owned(),
+            message: result.to_owned(),
         };
         let refused = "cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800)";
         let why = "no IMEX channel is visible: make one (`nvidia-modprobe -c 0`)";

@@ -16,7 +16,7 @@ const MOST: usize = 16;
 /// All facts, as (name, text) lines.
 pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     let mut out = Vec::new();
-    let mut say = |what: &str, text: String| out.push((what.to_owned(), text));
+    let mut add = |what: &str, text: String| out.push((what.to_owned(), text));
     let versions: Vec<String> = [
         ("driver", &facts.driver),
         ("CUDA version of the driver", &facts.cuda_driver),
@@ -27,13 +27,13 @@ pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     .filter_map(|(what, version)| Some(format!("{what} {}", clip(version.as_deref()?, 60))))
     .collect();
     if !versions.is_empty() {
-        say("versions", versions.join(", "));
+        add("versions", versions.join(", "));
     }
     if !facts.hosts.is_empty() {
-        say("hosts", format!("{}: {}", facts.hosts.len(), list_names(&facts.hosts, 6)));
+        add("hosts", format!("{}: {}", facts.hosts.len(), list_names(&facts.hosts, 6)));
     }
     if !facts.devices.is_empty() {
-        say("devices", count_names(facts.devices.iter().map(|d| d.name.as_deref())));
+        add("devices", count_names(facts.devices.iter().map(|d| d.name.as_deref())));
     }
     if !facts.ranks.is_empty() {
         let mut hosts: Vec<&str> = facts.ranks.iter().map(|r| r.host.as_str()).collect();
@@ -41,26 +41,26 @@ pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
         hosts.dedup();
         let on = count_noun(hosts.len(), "host", "hosts");
         let devices = count_names(facts.ranks.iter().map(|r| r.name.as_deref()));
-        say("ranks", format!("{} on {on}: {devices}", facts.ranks.len()));
+        add("ranks", format!("{} on {on}: {devices}", facts.ranks.len()));
     }
     if !facts.transports.is_empty() {
-        say("transports", list_names(&facts.transports, 8));
+        add("transports", list_names(&facts.transports, 8));
     }
     for (gpus, text) in group_equal(facts.nvlinks.iter().map(|g| (g.gpu, format_links(g)))) {
-        say("NVLinks", format!("{gpus}: {text}"));
+        add("NVLinks", format!("{gpus}: {text}"));
     }
     for (gpus, text) in group_equal(facts.fabric.iter().map(|g| (g.gpu, format_fabric(g)))) {
-        say("fabric", format!("{gpus}: {text}"));
+        add("fabric", format!("{gpus}: {text}"));
     }
-    describe_topology(facts, &mut say);
-    describe_imex(facts, &mut say);
-    describe_diagnostics(facts, &mut say);
+    describe_topology(facts, &mut add);
+    describe_imex(facts, &mut add);
+    describe_diagnostics(facts, &mut add);
     let values = list_values(facts);
     for text in values.iter().take(MOST) {
-        say("values", text.clone());
+        add("values", text.clone());
     }
     if MOST < values.len() {
-        say("values", format!("and {} more; --json has all", values.len() - MOST));
+        add("values", format!("and {} more; --json has all", values.len() - MOST));
     }
     out
 }
@@ -203,7 +203,7 @@ fn format_fabric(gpu: &GpuFabric) -> String {
     text
 }
 
-fn describe_topology(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
+fn describe_topology(facts: &ToolFacts, add: &mut impl FnMut(&str, String)) {
     let Some(topology) = &facts.topology else { return };
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for kind in topology.rows.iter().flat_map(|r| &r.connections) {
@@ -212,25 +212,25 @@ fn describe_topology(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
     kinds.remove("X");
     let each: Vec<String> = kinds.iter().map(|(k, n)| format!("{} {n}", clip(k, 20))).collect();
     let devices = count_noun(topology.rows.len(), "device", "devices");
-    say("topology", format!("{devices}; connections {}", list_names(&each, 12)));
+    add("topology", format!("{devices}; connections {}", list_names(&each, 12)));
 }
 
-fn describe_imex(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
+fn describe_imex(facts: &ToolFacts, add: &mut impl FnMut(&str, String)) {
     let Some(imex) = &facts.imex else { return };
     let status = imex.status.as_deref().map_or_else(|| "not reported".to_owned(), |s| clip(s, 40));
     let members = count_noun(imex.nodes.len(), "member", "members");
-    say("IMEX", format!("domain {status}, {members}"));
+    add("IMEX", format!("domain {status}, {members}"));
     let mut by_status: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for node in &imex.nodes {
         let name = node.host_name.as_deref().or(node.host.as_deref()).unwrap_or("no name");
         by_status.entry(node.status.as_deref().unwrap_or("not reported")).or_default().push(name);
     }
     for (status, names) in by_status.iter().take(MOST) {
-        say("IMEX", format!("{} {}: {}", names.len(), clip(status, 40), list_names(names, 6)));
+        add("IMEX", format!("{} {}: {}", names.len(), clip(status, 40), list_names(names, 6)));
     }
 }
 
-fn describe_diagnostics(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
+fn describe_diagnostics(facts: &ToolFacts, add: &mut impl FnMut(&str, String)) {
     if facts.diagnostics.is_empty() {
         return;
     }
@@ -239,14 +239,14 @@ fn describe_diagnostics(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
         *count.entry(&result.status).or_default() += 1;
     }
     let each: Vec<String> = count.iter().map(|(s, n)| format!("{n} {}", clip(s, 20))).collect();
-    say("diagnostics", list_names(&each, 8));
+    add("diagnostics", list_names(&each, 8));
     let rest = facts.diagnostics.iter().filter(|d| d.status != "pass" && d.status != "skip");
     for result in rest.take(MOST) {
         let gpu = result.gpu.map(|g| format!(" GPU {g}")).unwrap_or_default();
         let why = clip(&result.messages.join("; "), LONGEST);
         let colon = if why.is_empty() { "" } else { ": " };
         let (test, status) = (clip(&result.test, 60), clip(&result.status, 20));
-        say("diagnostics", format!("{test}{gpu} {status}{colon}{why}"));
+        add("diagnostics", format!("{test}{gpu} {status}{colon}{why}"));
     }
 }
 

@@ -57,7 +57,7 @@ pub fn event_lines(event: &WatchEvent) -> Vec<String> {
         WatchEvent::Started(job) => {
             vec![format!("watch: {} began: {}; log {}", job.job, describe_job(job), job.log)]
         }
-        WatchEvent::Said { job, line } => vec![format!("[{job}] {line}")],
+        WatchEvent::LogLine { job, line } => vec![format!("[{job}] {line}")],
         WatchEvent::Ended { job, code, outcome, seconds } => {
             let code = code.map_or_else(|| "ended".to_owned(), |code| format!("exit code {code}"));
             let (name, outcome) = (&job.job, outcome.as_str());

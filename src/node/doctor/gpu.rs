@@ -133,7 +133,7 @@ fn check_nccl(report: &LibraryReport) -> Vec<CheckupItem> {
     if let Some(trouble) = &report.trouble {
         let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
                       link their own copy, fabricgate's collective probe loads it";
-        let detail = format!("cannot be used: {}", trouble.said);
+        let detail = format!("cannot be used: {}", trouble.message);
         return vec![CheckupItem::missing(area, what, detail, remedy)];
     }
     let version = format_version(report).unwrap_or_else(|| "its version is unknown".to_owned());
@@ -167,8 +167,8 @@ fn check_cuda(report: &LibraryReport) -> Vec<CheckupItem> {
     let version = format_version(report).map(|version| format!("CUDA {version}"));
     if let Some(trouble) = &report.trouble {
         let detail = match &version {
-            Some(version) => format!("{version}, and cannot be used: {}", trouble.said),
-            None => format!("cannot be used: {}", trouble.said),
+            Some(version) => format!("{version}, and cannot be used: {}", trouble.message),
+            None => format!("cannot be used: {}", trouble.message),
         };
         return vec![CheckupItem::missing(area, what, detail, cuda_remedy(trouble.code))];
     }

@@ -60,7 +60,7 @@ fn every_optional_call_is_one_that_fabricgate_uses() {
 #[test]
 fn every_error_has_a_remedy() {
     let of = |code: Option<i32>| {
-        let trouble = Some(LibraryFailure { said: "cuInit: not initialized".to_owned(), code });
+        let trouble = Some(LibraryFailure { message: "cuInit: not initialized".to_owned(), code });
         let checks = check_cuda(&LibraryReport { trouble, ..sample_report() });
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
         assert_eq!(check.state, CheckupState::Lacks);
@@ -92,7 +92,7 @@ fn nccl_is_reported_with_its_version_and_path() {
     let report = LibraryReport { path, version: Some(vec![2, 28, 3]), ..LibraryReport::default() };
     let expected = "has libnccl.so.2: 2.28.3, found as /env/lib/libnccl.so.2";
     assert_eq!(lines(&check_nccl(&report)), [expected]);
-    let trouble = Some(LibraryFailure { said: "it was found nowhere".to_owned(), code: None });
+    let trouble = Some(LibraryFailure { message: "it was found nowhere".to_owned(), code: None });
     let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
     assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
     // A default probe falls back to the native probe if its tool is missing.

@@ -95,7 +95,7 @@ pub struct LibraryGpu {
 #[serde(default)]
 pub struct LibraryFailure {
     /// The error text of the library or the loader.
-    pub said: String,
+    pub message: String,
     /// The library's error code, if the library was opened.
     pub code: Option<i32>,
 }
@@ -135,10 +135,10 @@ fn report_cuda(
 ) -> io::Result<Option<LibraryFailure>> {
     let cuda = match CudaLibrary::load(path) {
         Ok(cuda) => cuda,
-        Err(error) => return Ok(Some(LibraryFailure { said: error.to_string(), code: None })),
+        Err(error) => return Ok(Some(LibraryFailure { message: error.to_string(), code: None })),
     };
     let because = |error: &CudaCallError| {
-        Some(LibraryFailure { said: error.to_string(), code: error.code() })
+        Some(LibraryFailure { message: error.to_string(), code: error.code() })
     };
     report.path = Some(cuda.path().display().to_string());
     report.missing = cuda.missing_symbols().into_iter().map(str::to_owned).collect();
@@ -180,7 +180,7 @@ fn report_nccl(
 ) -> io::Result<Option<LibraryFailure>> {
     let nccl = match collective::nccl_library::load_nccl(path, &NcclSearchRoots::from_env()) {
         Ok(nccl) => nccl,
-        Err(error) => return Ok(Some(LibraryFailure { said: error.to_string(), code: None })),
+        Err(error) => return Ok(Some(LibraryFailure { message: error.to_string(), code: None })),
     };
     report.path = Some(nccl.path().display().to_string());
     report.missing = nccl.missing_symbols().into_iter().map(str::to_owned).collect();
@@ -189,7 +189,7 @@ fn report_nccl(
     match nccl.version() {
         Ok(version) => report.version = Some(vec![version.major, version.minor, version.patch]),
         Err(error) => {
-            return Ok(Some(LibraryFailure { said: error.to_string(), code: error.code() }));
+            return Ok(Some(LibraryFailure { message: error.to_string(), code: error.code() }));
         }
     }
     Ok(None)
@@ -212,7 +212,7 @@ pub(super) async fn query_library(
     let mut ignore = |_: exec::ProcessEvent<'_>| {};
     let running = exec::run_observed(&request, &setting, stop, &mut ignore);
     let fails = |message: String| LibraryReport {
-        trouble: Some(LibraryFailure { said: message, code: None }),
+        trouble: Some(LibraryFailure { message, code: None }),
         ..LibraryReport::default()
     };
     match timeout(limit + ENDING, running).await {
@@ -241,7 +241,7 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
         }
         ending => format!("it ended the process that queried it ({ending}){during}"),
     };
-    report.trouble = Some(LibraryFailure { said: why, code: None });
+    report.trouble = Some(LibraryFailure { message: why, code: None });
     report
 }
 
@@ -269,7 +269,10 @@ mod tests {
         let report =
             parse_report(&finished(&text, "", ProcessEnding::Exited { code: 0 }), Duration::ZERO);
         let trouble = report.trouble.expect("it is not there");
-        assert!(trouble.said.starts_with("/no/such/libcuda.so.1 cannot be opened"), "{trouble:?}");
+        assert!(
+            trouble.message.starts_with("/no/such/libcuda.so.1 cannot be opened"),
+            "{trouble:?}"
+        );
         assert_eq!((trouble.code, report.path), (None, None));
         assert_eq!(String::from_utf8(progress).expect("text"), "opening libcuda.so.1\n");
     }
@@ -281,11 +284,12 @@ mod tests {
         let hung = finished(&text, "cuDriverGetVersion\ncuInit\n", ProcessEnding::TimedOut);
         let report = parse_report(&hung, Duration::from_secs(15));
         assert_eq!((report.version, report.missing.len()), (Some(vec![12, 2]), 1));
-        let why = report.trouble.expect("a failure").said;
+        let why = report.trouble.expect("a failure").message;
         assert_eq!(why, "it did not answer within 15 s during: cuInit");
         let killed =
             finished("", "opening libcuda.so.1\n", ProcessEnding::Signalled { signal: 11 });
-        let why = parse_report(&killed, Duration::from_secs(15)).trouble.expect("a failure").said;
+        let why =
+            parse_report(&killed, Duration::from_secs(15)).trouble.expect("a failure").message;
         assert!(why.contains("signal 11") && why.ends_with("opening libcuda.so.1"), "{why}");
     }
 }

@@ -31,7 +31,7 @@ pub enum RecordedAnswer {
         refused: GpuQueryError,
     },
     /// The library's answer.
-    Said(GpuValue),
+    Value(GpuValue),
 }
 
 impl RecordedLibrary {
@@ -58,14 +58,14 @@ impl RecordedLibrary {
 
 fn record_answer(answer: GpuQueryResult) -> RecordedAnswer {
     match answer {
-        Ok(value) => RecordedAnswer::Said(value),
+        Ok(value) => RecordedAnswer::Value(value),
         Err(refused) => RecordedAnswer::Refused { refused },
     }
 }
 
 fn replay_answer(recorded: Option<&RecordedAnswer>) -> GpuQueryResult {
     match recorded {
-        Some(RecordedAnswer::Said(value)) => Ok(value.clone()),
+        Some(RecordedAnswer::Value(value)) => Ok(value.clone()),
         Some(RecordedAnswer::Refused { refused }) => Err(refused.clone()),
         None => Err(GpuQueryError::Failed("this was not recorded".to_owned())),
     }

@@ -12,12 +12,12 @@ use libloading::Library;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryLoadError {
     /// No library of these names could be opened.
-    #[error("{} cannot be opened: {said}", .tried.join(", "))]
+    #[error("{} cannot be opened: {message}", .tried.join(", "))]
     NotFound {
         /// The names tried.
         tried: Vec<String>,
         /// Error of the loader for the first name.
-        said: String,
+        message: String,
     },
     /// The library lacks a symbol that all versions have, so it is a different library.
     #[error("{} has no {symbol}, so it is not the expected library", .path.display())]
@@ -54,7 +54,7 @@ pub(super) fn open_library(
     }
     Err(LibraryLoadError::NotFound {
         tried: candidates.iter().map(|path| path.display().to_string()).collect(),
-        said: first_error.unwrap_or_default(),
+        message: first_error.unwrap_or_default(),
     })
 }
 

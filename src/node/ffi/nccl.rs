@@ -38,7 +38,7 @@ pub enum NcclError {
         call: &'static str,
     },
     /// NCCL returned an error, or a background operation failed.
-    #[error("{call}: {name} ({code}){}{said}", if said.is_empty() { "" } else { ": " })]
+    #[error("{call}: {name} ({code}){}{message}", if message.is_empty() { "" } else { ": " })]
     Failed {
         /// The symbol that was called.
         call: &'static str,
@@ -47,7 +47,7 @@ pub enum NcclError {
         /// Its name in the header.
         name: String,
         /// Text of NCCL's last error, verbatim.
-        said: String,
+        message: String,
     },
 }
 
@@ -272,7 +272,7 @@ impl NcclLibrary {
             code::IN_PROGRESS => Ok(NcclCallState::InProgress),
             code => {
                 let name = code::result_name(code);
-                Err(NcclError::Failed { call, code, name, said: self.error_message(code, comm) })
+                Err(NcclError::Failed { call, code, name, message: self.error_message(code, comm) })
             }
         }
     }

@@ -260,7 +260,7 @@ mod tests {
     fn a_missing_library_is_distinguished_from_a_wrong_one() {
         let tried = vec!["libcuda.so.1".to_owned()];
         let message = "no such file".to_owned();
-        let missing = classify_load_error(&LibraryLoadError::NotFound { tried, said: message });
+        let missing = classify_load_error(&LibraryLoadError::NotFound { tried, message });
         assert_eq!(missing.class.as_str(), "no-driver");
         assert!(missing.detail.starts_with("libcuda.so.1 cannot be opened"), "{missing:?}");
         let foreign = LibraryLoadError::WrongLibrary {

@@ -308,12 +308,12 @@ fn add_claims(
                 by name"
             ));
             report.beliefs.push(JobAssumption {
-                who: "NCCL topology".to_owned(),
+                subject: "NCCL topology".to_owned(),
                 ranks_per_domain: u32::try_from(gpus).ok().filter(|gpus| 0 < *gpus),
                 multi_node_nvlink: Some(true),
                 nodes: Vec::new(),
                 at: Some(report.source.place.clone()),
-                says: format!("the trees of {count} hosts with {gpus} GPUs are fused into one"),
+                text: format!("the trees of {count} hosts with {gpus} GPUs are fused into one"),
             });
         }
     }

@@ -293,12 +293,12 @@ fn add_domains(report: &mut SourceReport, nodes: &[RayNode<'_>]) {
             .filter(|sum| 0 < *sum);
         let count = gpus.map_or_else(|| "unknown".to_owned(), |gpus| gpus.to_string());
         report.beliefs.push(JobAssumption {
-            who: "Ray nvlink_domain".to_owned(),
+            subject: "Ray nvlink_domain".to_owned(),
             ranks_per_domain: gpus,
             multi_node_nvlink: Some(1 < names.len()),
             nodes: names.clone(),
             at: Some(at.clone()),
-            says: format!(
+            text: format!(
                 "{DOMAIN_RESOURCE_PREFIX}{name} on {} nodes (GPUs: {count}), regardless of the \
                 CliqueId",
                 names.len()

@@ -33,18 +33,18 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
         let (node, device) = (fabric.node_of(*gpu), fabric.cuda_index(*gpu));
         // A separate thread initializes every GPU of a process.
         let thread = process + 90 + place;
-        let mut say = |text: &str| {
+        let mut emit = |text: &str| {
             let name = &node.name;
             out.push_str(&format!("{name}:{process}:{thread} [{device}] NCCL INFO {text}\n"));
         };
         if rank == 0 {
             for name in LOGGED_VARIABLES {
                 if let Some(value) = bench.nccl_variable(name) {
-                    say(&format!("{name} set by environment to {value}."));
+                    emit(&format!("{name} set by environment to {value}."));
                 }
             }
         }
-        say(match wires {
+        emit(match wires {
             SimCollectiveTransport::Socket => "Using network Socket",
             _ => "Using network IB",
         });
@@ -56,20 +56,20 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
             let clique = |gpu: &GpuIndex| fabric.node_of(*gpu).clique == node.clique;
             let size = run.gpus.iter().filter(|gpu| clique(gpu)).count();
             let before = run.gpus.iter().take(rank).filter(|gpu| clique(gpu)).count();
-            say(&format!(
+            emit(&format!(
                 "MNNVL busId 0x{:x} fabric UUID {high:x}.{low:x} cliqueId 0x7ffe state 3 healthMask 0xaa",
                 0x1000 * (device + 1)
             ));
-            say(&format!("MNNVL 1 cliqueId 7ffe cliqueSize {size} cliqueRank {before}"));
+            emit(&format!("MNNVL 1 cliqueId 7ffe cliqueSize {size} cliqueRank {before}"));
         }
         if bench.can_reduce(&run.gpus) {
-            say(&format!(
+            emit(&format!(
                 "NVLS multicast support is available on dev {device} (NVLS_NCHANNELS 16)"
             ));
         }
         // NCCL treats nodes joined by NVLink as one.
         let local = if as_one { ranks } else { ranks.div_ceil(nodes) };
-        say(&format!(
+        emit(&format!(
             "comm 0x{:x} rank {rank} nRanks {ranks} nNodes {} localRanks {local} localRank {} MNNVL {}",
             0x5570_0000 + 0x1000 * rank,
             ranks.div_ceil(local),
@@ -95,10 +95,10 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
             && bench.nccl_variable("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING"))
         {
             for line in tuning_lines(run, wires, bench.uses_switch_reduction(&run.gpus)) {
-                say(&line);
+                emit(&line);
             }
         }
-        say(&format!("Channel 00/0 : {rank}[{device}] -> {next}[{there}]{end} via {via}"));
+        emit(&format!("Channel 00/0 : {rank}[{device}] -> {next}[{there}]{end} via {via}"));
     }
     out
 }

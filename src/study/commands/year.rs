@@ -203,12 +203,12 @@ pub(crate) fn run(args: &YearArgs, globals: &StudyOptions) -> anyhow::Result<u8>
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let rules: Vec<YearRule> = args.rules.iter().map(|which| which.to_rule()).collect();
-    let say = |text: &str| {
+    let note = |text: &str| {
         if !globals.no_progress {
             stdout::note(text);
         }
     };
-    let years = year::run_years(&setting, &rules, threads.unwrap_or(1), &say);
+    let years = year::run_years(&setting, &rules, threads.unwrap_or(1), &note);
     for (output, text) in [(table, year::render_csv(&years)), (picture, year::render_svg(&years))] {
         if let Some(output) = output {
             output.write(text.as_bytes())?;

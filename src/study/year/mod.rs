@@ -71,7 +71,7 @@ pub fn run_years(
     setting: &YearSetting,
     rules: &[YearRule],
     threads: usize,
-    say: &(dyn Fn(&str) + Sync),
+    note: &(dyn Fn(&str) + Sync),
 ) -> Vec<(YearRule, YearScore)> {
     let jobs: Vec<(usize, usize)> = (0..setting.worlds)
         .flat_map(|world| (0..rules.len()).map(move |rule| (rule, world)))
@@ -83,7 +83,7 @@ pub fn run_years(
             scope.spawn(|| {
                 while let Some((rule, world)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let score = world::run_year(setting, &rules[*rule], *world);
-                    say(&format!(
+                    note(&format!(
                         "{}, world {} of {}: {} drains, {} of them wrong",
                         rules[*rule].name(),
                         world + 1,

@@ -6,7 +6,7 @@ use std::io::Write;
 use crate::description::Description;
 
 /// Writes a line to the file of NCCL_DEBUG_FILE.
-fn say(gpu: &str, text: &str) {
+fn print_log(gpu: &str, text: &str) {
     if !std::env::var("NCCL_DEBUG").is_ok_and(|level| level == "INFO") {
         return;
     }
@@ -34,14 +34,14 @@ fn transport(description: &Description) -> String {
 pub fn connected(description: &Description, rank: u32, ranks: u32) {
     let gpu = rank.to_string();
     if let Ok(rail) = std::env::var("NCCL_IB_HCA") {
-        say(&gpu, &format!("NCCL_IB_HCA set to {rail}"));
+        print_log(&gpu, &format!("NCCL_IB_HCA set to {rail}"));
     }
     if 1 < ranks {
         let next = (rank + 1) % ranks;
         let via = transport(description);
-        say(&gpu, &format!("Channel 00/0 : {rank}[{rank}] -> {next}[{next}] via {via}"));
+        print_log(&gpu, &format!("Channel 00/0 : {rank}[{rank}] -> {next}[{next}] via {via}"));
         if via.starts_with("P2P/MNNVL") {
-            say(&gpu, &format!("MNNVL 1 cliqueId 1 cliqueSize {ranks} cliqueRank {rank}"));
+            print_log(&gpu, &format!("MNNVL 1 cliqueId 1 cliqueSize {ranks} cliqueRank {rank}"));
         }
     }
 }
@@ -50,6 +50,6 @@ pub fn chosen(description: &Description, rank: u32, function: &str, bytes: usize
     let algorithm = description.get(&["nccl", "algorithm"]).unwrap_or("RING".to_owned());
     if rank == 0 {
         let text = format!("{function}: {bytes} Bytes -> Algo {algorithm} proto SIMPLE");
-        say("0", &text);
+        print_log("0", &text);
     }
 }

@@ -46,7 +46,7 @@ fn document(output: &[u8]) -> TcpDocument {
 fn a_worker_measures_tcp_between_two_of_its_own_processes() {
     let mut worker = Worker::start();
     let serve = ["{self}", "node", "probe", "tcp", "--serve", "--bind", "127.0.0.1", "--node", "b"];
-    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+    worker.send(&CoordinatorMessage::Run(ProcessOrder {
         ready: Some(ReadinessCheck { how: ReadySignal::Line, port: 0 }),
         ..order(1, &serve)
     }));
@@ -57,7 +57,7 @@ fn a_worker_measures_tcp_between_two_of_its_own_processes() {
         &["--device", "-", "--node", "a", "--peer", "b", "--rail", "rail0", "--streams", "3"],
         &["--seconds", "0.2", "--warmup", "0.05", "--readings", "2"],
     ];
-    worker.say(&CoordinatorMessage::Run(order(2, &client.concat())));
+    worker.send(&CoordinatorMessage::Run(order(2, &client.concat())));
     let came = worker.come(2);
     for id in [1, 2] {
         let stderr = String::from_utf8_lossy(&came[&id].stderr);

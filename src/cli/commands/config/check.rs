@@ -49,7 +49,8 @@ struct ConfigMeaning {
     /// The section.
     what: &'static str,
     /// The description of its effect.
-    said: String,
+    #[serde(rename = "said")]
+    message: String,
 }
 
 /// Checks a configuration and prints its effective settings and warnings.
@@ -72,7 +73,7 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
                 stdout::write_json(&checked)?;
             } else {
                 let mut text = format!("{name}: ok\n");
-                for ConfigMeaning { what, said: effect } in &means {
+                for ConfigMeaning { what, message: effect } in &means {
                     text.push_str(&format!("  {what:<11} {effect}\n"));
                 }
                 for warning in &warnings {
@@ -166,7 +167,7 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
         ("gate", gate),
         ("watch", format!("a round every {} s; {listens}", watch.interval().as_secs_f64())),
     ]
-    .map(|(what, effect)| ConfigMeaning { what, said: effect })
+    .map(|(what, effect)| ConfigMeaning { what, message: effect })
     .into()
 }
 
@@ -507,7 +508,7 @@ mod tests {
                     template = [\"ssh\", \"{node}\"]\n[gate]\n";
         let means = describe_config(&read_text(text));
         let effect = |what: &str| {
-            means.iter().find(|it| it.what == what).map(|it| it.said.clone()).unwrap_or_default()
+            means.iter().find(|it| it.what == what).map(|it| it.message.clone()).unwrap_or_default()
         };
         assert!(effect("claims").ends_with("/c; Slurm through `scontrol`"), "{}", effect("claims"));
         assert!(effect("launcher").starts_with("`ssh "), "{}", effect("launcher"));

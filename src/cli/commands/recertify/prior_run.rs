@@ -172,7 +172,7 @@ impl<'a> RecertificationRun<'a> {
             before: then.outcome,
             before_reason: then.reason.clone(),
             after: after.map_or(Outcome::Unknown, |it| it.outcome),
-            says: summary,
+            text: summary,
             changes,
             comparison,
         })

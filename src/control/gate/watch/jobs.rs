@@ -259,7 +259,7 @@ fn emit_line(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
     let line = clean(&String::from_utf8_lossy(line));
     let line: String = line.chars().take(MAX_LINE_BYTES).collect();
     if !line.trim().is_empty() {
-        tell(WatchEvent::Said { job: job.to_owned(), line });
+        tell(WatchEvent::LogLine { job: job.to_owned(), line });
     }
 }
 

@@ -55,14 +55,14 @@ pub struct MetricsMonitor {
 pub fn start_monitor(
     monitor: MetricsMonitor,
     vitals: Arc<WatchMetrics>,
-    say: impl Fn(&str) + Send + 'static,
+    log: impl Fn(&str) + Send + 'static,
 ) -> io::Result<()> {
     std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
         let (mut latest, mut alarms) = (LatestRuns::default(), DriftAlarms::default());
         let mut reported = BTreeSet::new();
         loop {
             let claims = vitals.claims();
-            monitor.update(&mut latest, &mut alarms, &vitals, &mut reported, &say);
+            monitor.update(&mut latest, &mut alarms, &vitals, &mut reported, &log);
             std::thread::sleep(if claims.is_some() {
                 monitor.interval
             } else {
@@ -80,7 +80,7 @@ impl MetricsMonitor {
         alarms: &mut DriftAlarms,
         vitals: &WatchMetrics,
         reported: &mut BTreeSet<String>,
-        say: &impl Fn(&str),
+        log: &impl Fn(&str),
     ) {
         let claims = vitals.claims();
         if let Some(history) = &self.history {
@@ -103,7 +103,7 @@ impl MetricsMonitor {
         );
         let troubles: BTreeSet<String> = shown.troubles.iter().cloned().collect();
         for trouble in troubles.difference(reported) {
-            say(trouble);
+            log(trouble);
         }
         *reported = troubles;
         vitals.set_cached_families(metrics::build_families(&shown.state, self.max_nodes));

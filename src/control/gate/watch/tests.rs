@@ -158,7 +158,7 @@ fn ended_jobs(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
 
 fn messages(events: &[WatchEvent]) -> Vec<String> {
     let message = |event: &WatchEvent| match event {
-        WatchEvent::Said { line, .. } => Some(line.clone()),
+        WatchEvent::LogLine { line, .. } => Some(line.clone()),
         _ => None,
     };
     events.iter().filter_map(message).collect()
@@ -204,7 +204,7 @@ fn a_stop_lets_a_job_finish_and_does_not_count_against_its_node() {
     let script = "trap 'echo concluded; exit 6' TERM; echo ready; while :; do sleep 0.05; done";
     let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, script) };
     let (result, events) =
-        stand.run(|event| matches!(event, WatchEvent::Said { line, .. } if line == "ready"));
+        stand.run(|event| matches!(event, WatchEvent::LogLine { line, .. } if line == "ready"));
     assert_eq!(result.expect("ended"), 0, "{events:#?}");
     // The shell may report its own children, which are stopped like it.
     assert_eq!(messages(&events).last().expect("words"), "concluded");

@@ -43,7 +43,7 @@ fn disagreement(
             source,
             at: Some("topo_rank".to_owned()),
             basis: ClaimBasis::Asserted,
-            says: "1 on both".to_owned(),
+            text: "1 on both".to_owned(),
         }],
         summary: format!("{class} it is"),
         remedy: None,
@@ -93,12 +93,12 @@ fn one_label_over_parts_that_do_not_reach_each_other_joins_the_finding_about_the
 
 fn belief(ranks: u32, nodes: std::ops::Range<u32>) -> JobAssumption {
     JobAssumption {
-        who: "HybridEP".to_owned(),
+        subject: "HybridEP".to_owned(),
         ranks_per_domain: Some(ranks),
         multi_node_nvlink: None,
         nodes: nodes.map(TestMachine::node).collect(),
         at: Some("job.env:3".to_owned()),
-        says: format!("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={ranks}"),
+        text: format!("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={ranks}"),
     }
 }
 

@@ -43,8 +43,8 @@ impl Default for DeliveryState {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceiverState {
     /// Delivered notices that are still active, by key.
-    #[serde(default)]
-    pub told: BTreeMap<String, NoticeItem>,
+    #[serde(default, rename = "told")]
+    pub delivered: BTreeMap<String, NoticeItem>,
     /// Times of the messages of the last hour, in seconds since 1970.
     #[serde(default)]
     pub sent: Vec<i64>,
@@ -55,8 +55,8 @@ pub struct ReceiverState {
     #[serde(default)]
     pub withheld: u32,
     /// Set while a delivery is in progress: its latest end, in seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub being_told_until: Option<i64>,
+    #[serde(default, rename = "being_told_until", skip_serializing_if = "Option::is_none")]
+    pub delivering_until: Option<i64>,
 }
 
 /// The notices for one receiver, compared with its state.
@@ -97,7 +97,7 @@ impl ReceiverState {
             if !on.contains(&item.event) {
                 continue;
             }
-            match self.told.get(&item.key) {
+            match self.delivered.get(&item.key) {
                 Some(known) if !is_change(known, item) => {
                     // A node that could not be judged again keeps its earlier state.
                     let stands = if known.event == item.event { item } else { known };
@@ -112,7 +112,7 @@ impl ReceiverState {
                 None => news.fresh.push(item.clone()),
             }
         }
-        for (key, known) in self.told.iter().filter(|(key, _)| !seen.contains(key.as_str())) {
+        for (key, known) in self.delivered.iter().filter(|(key, _)| !seen.contains(key.as_str())) {
             let of_part = key.starts_with("part/");
             let is_covered = match (&known.node, &known.domain) {
                 (Some(node), _) => occasion.judged.contains(node),
@@ -136,7 +136,7 @@ impl ReceiverState {
     /// Whether a delivery to it is in progress. An end further ahead than the longest delivery was
     /// written by a clock that has been set back since.
     pub fn is_delivering(&self, now: i64) -> bool {
-        self.being_told_until.is_some_and(|until| (now + 1..=now + LONGEST_S).contains(&until))
+        self.delivering_until.is_some_and(|until| (now + 1..=now + LONGEST_S).contains(&until))
     }
 
     /// Whether another message may be sent now, by the hourly limit.
@@ -153,10 +153,10 @@ impl ReceiverState {
         // Active notices were delivered before and keep their delivered value. Otherwise a slow
         // decline would be compared with its last small step and never be reported.
         for item in news.fresh.iter().filter(|it| it.event.is_ongoing()) {
-            self.told.insert(item.key.clone(), item.clone());
+            self.delivered.insert(item.key.clone(), item.clone());
         }
         for item in &news.resolved {
-            self.told.remove(&item.key);
+            self.delivered.remove(&item.key);
         }
     }
 
@@ -176,9 +176,9 @@ impl ReceiverState {
     /// Removes resolved notices that the receiver did not subscribe to; returns whether there were
     /// any.
     pub fn forget_unwanted(&mut self, news: &NoticeChanges) -> bool {
-        let before = self.told.len();
-        self.told.retain(|key, _| !news.forgotten.contains(key));
-        self.told.len() < before
+        let before = self.delivered.len();
+        self.delivered.retain(|key, _| !news.forgotten.contains(key));
+        self.delivered.len() < before
     }
 }
 

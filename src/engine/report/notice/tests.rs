@@ -149,7 +149,7 @@ fn a_receiver_only_gets_events_it_subscribes_to() {
     let news = memory.find_changes(&occasion(vec![failed], &[]), &on);
     memory.record_delivery(&news, 0);
     let news = memory.find_changes(&occasion(Vec::new(), &["node/n1"]), &on);
-    assert!(news.is_empty() && memory.forget_unwanted(&news) && memory.told.is_empty());
+    assert!(news.is_empty() && memory.forget_unwanted(&news) && memory.delivered.is_empty());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn held_back_notices_are_delivered_later_including_one_time_events() {
     let later = memory.find_changes(&occasion(Vec::new(), &[]), &all());
     assert_eq!((later.fresh.len(), later.withheld), (1, 1));
     memory.record_delivery(&later, 4_000);
-    assert!(memory.kept.is_empty() && memory.withheld == 0 && memory.told.is_empty());
+    assert!(memory.kept.is_empty() && memory.withheld == 0 && memory.delivered.is_empty());
 }
 
 #[test]

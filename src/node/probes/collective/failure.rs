@@ -129,13 +129,8 @@ mod tests {
 
     fn nccl(code: i32) -> NcclProbeFailure {
         let message = "a\u{1b}[31m text\nof NCCL".to_owned();
-        NcclError::Failed {
-            call: "ncclAllReduce",
-            code,
-            name: nccl::result_name(code),
-            said: message,
-        }
-        .into()
+        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::result_name(code), message }
+            .into()
     }
 
     #[test]

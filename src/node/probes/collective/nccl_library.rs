@@ -81,12 +81,12 @@ pub enum NcclLibraryError {
     #[error(transparent)]
     Requested(LibraryLoadError),
     /// A library was found but cannot be used.
-    #[error("{} cannot be used: {said}", .path.display())]
+    #[error("{} cannot be used: {message}", .path.display())]
     Unusable {
         /// Path of the library.
         path: PathBuf,
         /// Reason.
-        said: String,
+        message: String,
     },
     /// No library was found.
     #[error(
@@ -127,25 +127,19 @@ pub fn load_nccl(
         Ok(nccl) => return Ok(nccl),
         Err(LibraryLoadError::NotFound { .. }) => None,
         Err(LibraryLoadError::WrongLibrary { path, symbol }) => {
-            Some(NcclLibraryError::Unusable { path, said: format!("it has no {symbol}") })
+            Some(NcclLibraryError::Unusable { path, message: format!("it has no {symbol}") })
         }
     };
     let looked = candidate_paths(places, &file_names);
     for path in looked.iter().filter(|path| path.exists()) {
         match NcclLibrary::load(Some(path)) {
             Ok(nccl) => return Ok(nccl),
-            Err(LibraryLoadError::NotFound { said: message, .. }) => {
-                unusable.get_or_insert(NcclLibraryError::Unusable {
-                    path: path.clone(),
-                    said: message,
-                });
+            Err(LibraryLoadError::NotFound { message, .. }) => {
+                unusable.get_or_insert(NcclLibraryError::Unusable { path: path.clone(), message });
             }
             Err(LibraryLoadError::WrongLibrary { symbol, .. }) => {
                 let message = format!("it has no {symbol}");
-                unusable.get_or_insert(NcclLibraryError::Unusable {
-                    path: path.clone(),
-                    said: message,
-                });
+                unusable.get_or_insert(NcclLibraryError::Unusable { path: path.clone(), message });
             }
         }
     }

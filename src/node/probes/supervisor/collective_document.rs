@@ -5,14 +5,13 @@
 use std::collections::BTreeMap;
 
 use super::SupervisorOutput;
-use super::copy_document::{exit_problems, is_complete};
 use crate::probes::collective::nccl_path;
 use crate::probes::collective::nccl_path::NcclPath;
 use crate::probes::protocol::ProbeMessage;
 use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, CollectiveTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;
-use model::probe_report::{ProbeProblem, ProbedRank};
+use model::probe_report::ProbeProblem;
 
 /// The measured data type, in nccl-tests' notation.
 const DATATYPE: &str = "float";
@@ -58,38 +57,20 @@ pub fn build_document(
     request: &CollectiveProbeRequest,
     supervised: &SupervisorOutput,
 ) -> CollectiveDocument {
-    let mut document = request.empty_document();
-    let mut ranks: BTreeMap<u32, ProbedRank> = BTreeMap::new();
+    let common = supervised.common_report();
     let mut points = CollectiveTestList::default();
-    for line in supervised.children.iter().flat_map(|child| &child.messages) {
-        match line {
-            ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
-            ProbeMessage::Nccl { version, library } => {
-                document.nccl.get_or_insert_with(|| version.clone());
-                document.library.get_or_insert_with(|| library.clone());
-            }
-            ProbeMessage::Rank(rank) => {
-                ranks.entry(rank.rank).or_insert_with(|| rank.clone());
-            }
-            ProbeMessage::Point { testcase, reading, point, .. } => {
-                points.add_point(testcase, *reading, point);
-            }
-            ProbeMessage::Problem(problem) => {
-                if !document.problems.contains(problem) {
-                    document.problems.push(problem.clone());
-                }
-            }
-            ProbeMessage::Gpu(_)
-            | ProbeMessage::Test(_)
-            | ProbeMessage::Cell(_)
-            | ProbeMessage::Note { .. }
-            | ProbeMessage::End => {}
+    for message in supervised.messages() {
+        if let ProbeMessage::Point { testcase, reading, point, .. } = message {
+            points.add_point(testcase, *reading, point);
         }
     }
-    document.ranks = ranks.into_values().collect();
+    let mut document = request.empty_document();
+    document.cuda = common.cuda;
+    (document.nccl, document.library) = common.nccl.unzip();
+    document.ranks = common.ranks;
     document.tests = points.0;
-    document.problems = merge_common_problems(&document.problems, supervised.children.len());
-    document.problems.extend(exit_problems(supervised));
+    document.problems = merge_common_problems(&common.problems, supervised.children.len());
+    document.problems.extend(supervised.exit_problems());
     let log_lines = supervised.children.iter().flat_map(|child| &child.nccl_lines);
     let log = nccl_path::parse_log(&log_lines.map(String::as_str).collect::<Vec<_>>().join("\n"));
     document.transports = log.transports.iter().cloned().collect();
@@ -104,7 +85,7 @@ pub fn build_document(
         }
     }
     document.problems.extend(nccl_warnings(&document, &log.warnings));
-    document.complete = is_complete(supervised, &document.problems)
+    document.complete = supervised.is_complete(&document.problems)
         && (has_remote_numbers(&document)
             || request.tests.iter().all(|name| has_test(&document, name)));
     document
@@ -177,6 +158,7 @@ impl CollectiveTestList {
 mod tests {
     use super::super::child_output::{ChildExitReason, ChildOutput};
     use super::*;
+    use model::probe_report::ProbedRank;
 
     fn request() -> CollectiveProbeRequest {
         CollectiveProbeRequest {

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::SupervisorOutput;
-use super::child_output::ChildOutput;
 use crate::probes::copy::task::CopyTask;
 use crate::probes::protocol::{ProbeMatrixCell, ProbeMatrixShape, ProbeMessage};
 use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
@@ -15,85 +14,45 @@ use model::probe_report::ProbeProblem;
 
 /// Builds the document.
 pub fn build_document(task: &CopyTask, supervised: &SupervisorOutput) -> CopyDocument {
+    let common = supervised.common_report();
+    let mut matrices = CopyMatrices::new(task.readings);
+    for message in supervised.messages() {
+        match message {
+            ProbeMessage::Test(shape) => matrices.begin_test(shape),
+            ProbeMessage::Cell(cell) => matrices.add_cell(cell),
+            _ => {}
+        }
+    }
+    let mut problems = common.problems;
+    problems.extend(matrices.stray_problem());
+    problems.extend(supervised.exit_problems());
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: task.node.clone(),
-        cuda: None,
+        cuda: common.cuda,
         buffer_bytes: task.buffer_bytes,
         copies: task.copies,
         warmup: task.warmup,
-        gpus: Vec::new(),
-        ranks: Vec::new(),
-        tests: Vec::new(),
+        gpus: common.gpus,
+        ranks: common.ranks,
+        tests: matrices.tests,
         around: None,
-        problems: Vec::new(),
+        problems,
         complete: false,
     };
-    let mut matrices = CopyMatrices::new(task.readings);
-    for child in &supervised.children {
-        for line in &child.messages {
-            match line {
-                ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
-                ProbeMessage::Gpu(gpu) => document.gpus.push(gpu.clone()),
-                ProbeMessage::Rank(rank) => document.ranks.push(rank.clone()),
-                ProbeMessage::Test(shape) => matrices.begin_test(shape),
-                ProbeMessage::Cell(cell) => matrices.add_cell(cell),
-                ProbeMessage::Problem(problem) => document.problems.push(problem.clone()),
-                ProbeMessage::Nccl { .. }
-                | ProbeMessage::Point { .. }
-                | ProbeMessage::Note { .. }
-                | ProbeMessage::End => {}
-            }
-        }
-    }
-    document.problems.extend(matrices.stray_problem());
-    document.tests = matrices.tests;
-    document.problems.extend(exit_problems(supervised));
     let has = |name: &String| {
         let is_part = |test: &str| test.strip_prefix(name.as_str()).is_some_and(is_suffix);
         document.tests.iter().any(|test| is_part(&test.testcase))
             || document.problems.iter().any(|it| it.testcase.as_deref().is_some_and(is_part))
     };
-    document.complete = is_complete(supervised, &document.problems) && task.tests.iter().all(has);
+    document.complete = supervised.is_complete(&document.problems) && task.tests.iter().all(has);
     document
 }
 
 /// A part of a test has the test's name with a suffix.
 fn is_suffix(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('_')
-}
-
-/// The problems that follow from the ends of processes, each cause once.
-pub(super) fn exit_problems(supervised: &SupervisorOutput) -> Vec<ProbeProblem> {
-    let mut problems: Vec<ProbeProblem> =
-        supervised.children.iter().filter_map(ChildOutput::exit_problem).collect();
-    if let Some(why) = &supervised.exchange_failure {
-        problems.push(ProbeProblem::new(
-            OutputProblemKind::Error,
-            ProbeProblemClass::Unanswered,
-            why.clone(),
-        ));
-    }
-    if supervised.interrupted.is_some() {
-        // Report it once, not once per process.
-        let mut seen = false;
-        problems.retain(|it| {
-            it.class != ProbeProblemClass::Interrupted || !std::mem::replace(&mut seen, true)
-        });
-    }
-    problems
-}
-
-/// True if all processes reported the end and no problem contradicts it. Wrong data also counts as
-/// measured.
-pub(super) fn is_complete(supervised: &SupervisorOutput, problems: &[ProbeProblem]) -> bool {
-    let lacks = |it: &ProbeProblem| {
-        !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
-    };
-    !supervised.children.is_empty()
-        && supervised.children.iter().all(ChildOutput::is_complete)
-        && !problems.iter().any(lacks)
 }
 
 /// Tests in their starting order.
@@ -167,7 +126,7 @@ fn cell_slot<'t>(
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::child_output::ChildExitReason;
+    use super::super::child_output::{ChildExitReason, ChildOutput};
     use super::*;
     use model::probe_report::ProbedGpu;
 

@@ -3,49 +3,32 @@
 //! Pure. Both do the same and test each other's memory: equal results appear once.
 
 use super::SupervisorOutput;
-use super::copy_document::{exit_problems, is_complete};
 use crate::probes::fabric::task::FabricTask;
 use crate::probes::protocol::ProbeMessage;
 use model::fabric_probe::{FABRIC_PROBE_FORMAT, FabricProbeDocument, FabricStep};
 
 /// Builds the document.
 pub fn build_document(task: &FabricTask, supervised: &SupervisorOutput) -> FabricProbeDocument {
-    let mut document = FabricProbeDocument {
+    let common = supervised.common_report();
+    let mut steps = Vec::new();
+    for message in supervised.messages() {
+        if let ProbeMessage::Note { name, value } = message {
+            add_step(&mut steps, name, value);
+        }
+    }
+    let mut problems = common.problems;
+    problems.extend(supervised.exit_problems());
+    FabricProbeDocument {
         format: FABRIC_PROBE_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: task.node.clone(),
-        cuda: None,
+        cuda: common.cuda,
         bytes: task.bytes,
-        gpus: Vec::new(),
-        steps: Vec::new(),
-        problems: Vec::new(),
-        complete: false,
-    };
-    for line in supervised.children.iter().flat_map(|child| &child.messages) {
-        match line {
-            ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
-            ProbeMessage::Gpu(gpu) => {
-                if !document.gpus.iter().any(|it| it.index == gpu.index) {
-                    document.gpus.push(gpu.clone());
-                }
-            }
-            ProbeMessage::Note { name, value } => add_step(&mut document.steps, name, value),
-            ProbeMessage::Problem(problem) => {
-                if !document.problems.contains(problem) {
-                    document.problems.push(problem.clone());
-                }
-            }
-            ProbeMessage::Nccl { .. }
-            | ProbeMessage::Rank(_)
-            | ProbeMessage::Test(_)
-            | ProbeMessage::Cell(_)
-            | ProbeMessage::Point { .. }
-            | ProbeMessage::End => {}
-        }
+        gpus: common.gpus,
+        steps,
+        complete: supervised.is_complete(&problems),
+        problems,
     }
-    document.problems.extend(exit_problems(supervised));
-    document.complete = is_complete(supervised, &document.problems);
-    document
 }
 
 /// Handles a note. `gpu3 fabric-create` is a step of GPU 3.
@@ -56,9 +39,9 @@ fn add_step(steps: &mut Vec<FabricStep>, name: &str, result: &str) {
     });
     let (gpu, step) = of_gpu.unwrap_or((None, name));
     match steps.iter_mut().find(|it| it.step == step && it.gpu == gpu) {
-        None => steps.push(FabricStep { step: step.to_owned(), gpu, said: result.to_owned() }),
-        Some(known) if known.said == result => {}
-        Some(known) => known.said = format!("{}; the other process: {result}", known.said),
+        None => steps.push(FabricStep { step: step.to_owned(), gpu, message: result.to_owned() }),
+        Some(known) if known.message == result => {}
+        Some(known) => known.message = format!("{}; the other process: {result}", known.message),
     }
 }
 
@@ -100,7 +83,7 @@ mod tests {
             &SupervisorOutput { children: parts, ..SupervisorOutput::default() },
         );
         let steps: Vec<_> =
-            got.steps.iter().map(|it| (it.step.as_str(), it.gpu, it.said.as_str())).collect();
+            got.steps.iter().map(|it| (it.step.as_str(), it.gpu, it.message.as_str())).collect();
         let both = "ok; the other process: cuIpcOpenMemHandle: not permitted (800)";
         let expected = [
             ("imex-channels", None, "channel0"),

@@ -7,6 +7,7 @@
 mod child;
 pub mod child_output;
 pub mod collective_document;
+mod common_document;
 pub mod copy_document;
 pub mod fabric_document;
 pub mod multi_node;
@@ -81,7 +82,7 @@ pub enum ExchangePeers<'o> {
         /// Lines from the parent.
         lines: mpsc::Receiver<Vec<u8>>,
         /// Sends a line to the parent.
-        say: &'o mut dyn FnMut(&str) -> io::Result<()>,
+        send_line: &'o mut dyn FnMut(&str) -> io::Result<()>,
     },
 }
 
@@ -293,8 +294,8 @@ impl ProbeSupervisor<'_> {
         let patience = Duration::try_from_secs_f64(within_s).unwrap_or(self.spec.time_limit);
         let until = Instant::now() + patience.min(self.spec.time_limit) + ANSWER_MARGIN;
         self.upstream_ask = Some(UpstreamAsk { waiting, number, deadline: until });
-        if let ExchangePeers::Upstream { say, .. } = &mut self.peers
-            && say(&format!("{EXCHANGE_PREFIX}{line}")).is_err()
+        if let ExchangePeers::Upstream { send_line, .. } = &mut self.peers
+            && send_line(&format!("{EXCHANGE_PREFIX}{line}")).is_err()
         {
             self.fail_exchanges("the parent of the probe does not read any more");
         }

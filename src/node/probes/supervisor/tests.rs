@@ -159,7 +159,7 @@ fn among_others(
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
     let (sender, lines) = mpsc::channel(16);
-    let mut say = |line: &str| {
+    let mut send_line = |line: &str| {
         let request = line.strip_prefix(EXCHANGE_PREFIX).expect("a request");
         let request = serde_json::from_str(request).expect("a request");
         if let Some(answer) = reply(request) {
@@ -168,7 +168,12 @@ fn among_others(
         }
         Ok(())
     };
-    now(supervise(&work, ExchangePeers::Upstream { lines, say: &mut say }, stop, &mut |_, _| {}))
+    now(supervise(
+        &work,
+        ExchangePeers::Upstream { lines, send_line: &mut send_line },
+        stop,
+        &mut |_, _| {},
+    ))
 }
 
 #[test]
@@ -217,12 +222,12 @@ fn a_failed_exchange_ends_the_input_of_the_processes() {
 fn a_closed_upstream_only_affects_a_process_that_asks() {
     let run_scripts = |script: &str| {
         let (_, lines) = mpsc::channel(1);
-        let mut say = |_: &str| panic!("no parent reads this");
+        let mut send_line = |_: &str| panic!("no parent reads this");
         let work = work(&[script]);
         let (_keep, stop) = watch::channel(None);
         now(supervise(
             &work,
-            ExchangePeers::Upstream { lines, say: &mut say },
+            ExchangePeers::Upstream { lines, send_line: &mut send_line },
             stop,
             &mut |_, _| {},
         ))

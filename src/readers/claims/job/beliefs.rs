@@ -141,12 +141,12 @@ impl BeliefReader<'_> {
         }
         if ranks.is_some() || across.is_some() {
             self.report.beliefs.push(JobAssumption {
-                who: "HybridEP".to_owned(),
+                subject: "HybridEP".to_owned(),
                 ranks_per_domain: ranks,
                 multi_node_nvlink: across,
                 nodes: Vec::new(),
                 at,
-                says: written,
+                text: written,
             });
         }
     }
@@ -158,12 +158,12 @@ impl BeliefReader<'_> {
         let (written, at) = self.as_written(&["NVLINK_DOMAIN_SIZE"]);
         if let Some(size) = self.positive_count("NVLINK_DOMAIN_SIZE") {
             self.report.beliefs.push(JobAssumption {
-                who: "NVLINK_DOMAIN_SIZE".to_owned(),
+                subject: "NVLINK_DOMAIN_SIZE".to_owned(),
                 ranks_per_domain: None,
                 multi_node_nvlink: (LARGEST_SERVER < size).then_some(true),
                 nodes: Vec::new(),
                 at,
-                says: written,
+                text: written,
             });
         }
     }
@@ -204,12 +204,12 @@ impl BeliefReader<'_> {
             _ => None,
         };
         self.report.beliefs.push(JobAssumption {
-            who: "NCCL".to_owned(),
+            subject: "NCCL".to_owned(),
             ranks_per_domain: None,
             multi_node_nvlink,
             nodes: Vec::new(),
             at,
-            says: written,
+            text: written,
         });
     }
 
@@ -218,12 +218,12 @@ impl BeliefReader<'_> {
         let Some(segment) = self.positive_count("--segment") else { return };
         let (written, at) = self.as_written(&["--segment"]);
         self.report.beliefs.push(JobAssumption {
-            who: "Slurm --segment".to_owned(),
+            subject: "Slurm --segment".to_owned(),
             ranks_per_domain: gpus.and_then(|gpus| segment.checked_mul(gpus)),
             multi_node_nvlink: None,
             nodes: Vec::new(),
             at,
-            says: format!("{written}: every {segment} nodes share a block"),
+            text: format!("{written}: every {segment} nodes share a block"),
         });
     }
 

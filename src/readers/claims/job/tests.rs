@@ -3,8 +3,12 @@
 use super::*;
 use model::source_report::{JobAssumption, SourceProblemKind};
 
-fn belief<'s>(report: &'s SourceReport, who: &str) -> &'s JobAssumption {
-    report.beliefs.iter().find(|b| b.who == who).unwrap_or_else(|| panic!("{who}: {report:?}"))
+fn belief<'s>(report: &'s SourceReport, subject: &str) -> &'s JobAssumption {
+    report
+        .beliefs
+        .iter()
+        .find(|b| b.subject == subject)
+        .unwrap_or_else(|| panic!("{subject}: {report:?}"))
 }
 
 fn problem_lines(report: &SourceReport) -> Vec<String> {
@@ -22,7 +26,7 @@ fn the_example_lists_the_assumptions_of_its_job() {
     assert_eq!((hybrid.ranks_per_domain, hybrid.multi_node_nvlink), (Some(64), Some(true)));
     assert_eq!(hybrid.nodes.len(), 16);
     assert_eq!(hybrid.at.as_deref(), Some("examples/job.sbatch:10"));
-    assert_eq!(hybrid.says, "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=64, USE_MNNVL=1");
+    assert_eq!(hybrid.text, "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=64, USE_MNNVL=1");
     let segment = belief(&report, "Slurm --segment");
     assert_eq!((segment.ranks_per_domain, segment.multi_node_nvlink), (Some(64), None));
     assert_eq!(belief(&report, "NCCL").multi_node_nvlink, Some(true));
@@ -160,7 +164,7 @@ fn incompatible_settings_are_reported() {
     let report = read("x", "NCCL_MNNVL_UUID=7\nNCCL_MNNVL_CLIQUE_ID=-2\n");
     assert!(
         belief(&report, "NCCL")
-            .says
+            .text
             .contains("look like one; cliques are derived from the chassis")
     );
 }

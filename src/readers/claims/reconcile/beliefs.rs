@@ -44,7 +44,7 @@ fn is_reported_as_group(
         all < 2 * nodes.len() && nodes.len() < all && view.spans_nodes(*at) == Some(true)
     };
     let in_reach = || !belief.nodes.is_empty() && view.share_a_clique(&belief.nodes);
-    belief.who.contains(NVLINK_DOMAIN) && (parts.iter().any(most) || in_reach())
+    belief.subject.contains(NVLINK_DOMAIN) && (parts.iter().any(most) || in_reach())
 }
 
 /// `belief-beyond-domain`: more ranks in one domain than it has GPUs.
@@ -74,7 +74,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
         let servers = small.iter().all(|(at, _)| view.spans_nodes(*at) == Some(false));
         let severity = match certain {
             // Launchers put the leaf switch under this key on servers.
-            _ if servers && belief.who.contains(NVLINK_DOMAIN) => DisagreementSeverity::Note,
+            _ if servers && belief.subject.contains(NVLINK_DOMAIN) => DisagreementSeverity::Note,
             true => DisagreementSeverity::Contradiction,
             false => DisagreementSeverity::Doubt,
         };
@@ -83,7 +83,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
         let summary = format!(
             "{} expects {ranks} ranks in one NVLink domain, but {names} {} at most {}{of_job}: \
              ranks beyond that are not reachable over NVLink",
-            belief.who,
+            belief.subject,
             if small.len() == 1 { "has" } else { "have" },
             count_of(*gpus, "GPU")
         );
@@ -95,7 +95,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
                     source,
                     belief.at.as_deref(),
                     ClaimBasis::Asserted,
-                    belief.says.clone(),
+                    belief.text.clone(),
                 ))
                 .with_remedy(
                     "set it to the number of GPUs in the smallest domain of the allocation, \
@@ -114,7 +114,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
 /// not use it where domains have it.
 pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, belief) in all_beliefs(view) {
-        let wanted = belief.multi_node_nvlink.filter(|_| !belief.who.contains(NVLINK_DOMAIN));
+        let wanted = belief.multi_node_nvlink.filter(|_| !belief.subject.contains(NVLINK_DOMAIN));
         let Some(wanted) = wanted else { continue };
         let here = belief_domains(view, belief);
         let spans: Vec<Option<bool>> = here.keys().map(|at| view.spans_nodes(*at)).collect();
@@ -134,14 +134,14 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         let disagreement = new_disagreement(
             DisagreementClass::BeliefMultiNodeNvlink,
             severity,
-            format!("{} {expectation}", belief.who),
+            format!("{} {expectation}", belief.subject),
         )
         .with_nodes(&belief.nodes)
         .with_side(view.source_side(
             source,
             belief.at.as_deref(),
             ClaimBasis::Asserted,
-            belief.says.clone(),
+            belief.text.clone(),
         ))
         .with_remedy("set it according to the platform of these nodes");
         let claim = view.claim_side(*first, format!("{} as claimed", view.domain_name(*first)));

@@ -65,12 +65,13 @@ pub struct ClaimsChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
     /// The change in one sentence.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub text: String,
 }
 
 impl ClaimsChange {
     fn new(kind: ClaimsChangeKind, statement: String) -> Self {
-        Self { kind, domain: None, nodes: Vec::new(), says: statement }
+        Self { kind, domain: None, nodes: Vec::new(), text: statement }
     }
 
     fn with_subject<'n>(

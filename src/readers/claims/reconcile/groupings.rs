@@ -71,7 +71,7 @@ pub(super) fn build_side(
     basis: ClaimBasis,
     statement: impl Into<String>,
 ) -> DisagreementSide {
-    DisagreementSide { source: reports[source].source.clone(), at, basis, says: statement.into() }
+    DisagreementSide { source: reports[source].source.clone(), at, basis, text: statement.into() }
 }
 
 /// Rank of a family in the order; `None` if it does not count.

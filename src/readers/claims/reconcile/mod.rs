@@ -130,7 +130,7 @@ fn drop_excess_counts(report: &mut SourceReport) {
         drop_excess(&mut node_report.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
     }
     for belief in &mut report.beliefs {
-        let (most, subject) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
+        let (most, subject) = (limits::MAX_MEMBERS, sanitize_text(&belief.subject));
         drop_excess(
             &mut belief.ranks_per_domain,
             most,

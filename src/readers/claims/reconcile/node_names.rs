@@ -197,7 +197,7 @@ fn describe_ambiguous_name(
             source: report.source.clone(),
             at: None,
             basis: ClaimBasis::Asserted,
-            says: format!("existing nodes: {}", list_nodes(names.keys())),
+            text: format!("existing nodes: {}", list_nodes(names.keys())),
         })
         .with_remedy("use one name per machine in all sources, or fully qualified names everywhere")
 }

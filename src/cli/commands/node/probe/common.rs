@@ -176,13 +176,15 @@ pub fn run_supervised(
             std::future::pending::<()>().await;
         });
         let mut show_progress = |part: usize, doing: &str| progress.show(work, part, doing);
-        let mut say = |line: &str| {
+        let mut send_line = |line: &str| {
             let mut out = io::stdout().lock();
             writeln!(out, "{line}").and_then(|()| out.flush())
         };
         let others = match on_all_nodes {
             false => ExchangePeers::LocalOnly,
-            true => ExchangePeers::Upstream { lines: read_stdin_lines(), say: &mut say },
+            true => {
+                ExchangePeers::Upstream { lines: read_stdin_lines(), send_line: &mut send_line }
+            }
         };
         let output = supervisor::supervise(work, others, stop, &mut show_progress).await;
         listening.abort();
@@ -198,7 +200,7 @@ pub fn run_supervised(
 /// The lines of standard input, read by a thread that ends with the process: a blocking read cannot
 /// be cancelled.
 fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
-    let (say, lines) = mpsc::channel(16);
+    let (send_line, lines) = mpsc::channel(16);
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
@@ -209,7 +211,7 @@ fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
             if !matches!(got, Ok(1..)) || line.pop() != Some(b'\n') {
                 return;
             }
-            if say.blocking_send(line).is_err() {
+            if send_line.blocking_send(line).is_err() {
                 return;
             }
         }

@@ -59,7 +59,7 @@ fn gpus_of_one_node_in_two_cliques_contradict_the_label_and_each_other() {
             ("label-without-all-gpus", DisagreementSeverity::Contradiction)
         ]
     );
-    assert_eq!(claims.disagreements[0].sides[1].says, format!("GPU 3 in {UUID}.2"));
+    assert_eq!(claims.disagreements[0].sides[1].text, format!("GPU 3 in {UUID}.2"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use model::claims::ClaimedRail;
 use model::source_report::NodeReport;
 
 fn kinds(old: &Claims, new: &Claims) -> Vec<(ClaimsChangeKind, String)> {
-    diff_claims(old, new).into_iter().map(|change| (change.kind, change.says)).collect()
+    diff_claims(old, new).into_iter().map(|change| (change.kind, change.text)).collect()
 }
 
 #[test]

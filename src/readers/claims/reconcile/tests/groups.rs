@@ -16,7 +16,7 @@ fn one_uuid_with_two_cliques_in_a_block_is_split_and_names_the_minority() {
     assert_eq!(disagreement.domain.as_ref().map(|d| d.as_str()), Some("block01"));
     let sources: Vec<SourceKind> = disagreement.sides.iter().map(|side| side.source.kind).collect();
     assert_eq!(sources, [SourceKind::SlurmTopology, SourceKind::KubernetesNodes]);
-    assert!(disagreement.sides[1].says.contains("n[17-18]"), "{disagreement:#?}");
+    assert!(disagreement.sides[1].text.contains("n[17-18]"), "{disagreement:#?}");
 
     let claims = rack(&[(UUID, 1, nodes(1, 9)), (UUID, 2, nodes(10, 18))]);
     let disagreement = only(&claims, "split-clique");
@@ -125,8 +125,8 @@ fn a_file_not_in_force_is_reported_with_the_nodes_that_differ() {
     let claims = reconciled(vec![file.clone(), live.clone()]);
     let disagreement = only(&claims, "file-not-in-force");
     assert_eq!(disagreement.nodes, [node(4)]);
-    assert_eq!(disagreement.sides[0].says, "n04 in block b2");
-    assert_eq!(disagreement.sides[1].says, "n04 in block b1");
+    assert_eq!(disagreement.sides[0].text, "n04 in block b2");
+    assert_eq!(disagreement.sides[1].text, "n04 in block b1");
 
     // If the node's own setting explains it, that is the cause.
     let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");

@@ -67,7 +67,7 @@ fn ready_without_a_clique_is_a_hidden_fallback() {
     let claims = reconciled(vec![racks(), report]);
     let disagreement = only(&claims, "ready-without-clique");
     assert_eq!(disagreement.nodes, bad);
-    assert!(disagreement.sides.iter().any(|side| side.says.contains(UUID)), "{disagreement:#?}");
+    assert!(disagreement.sides.iter().any(|side| side.text.contains(UUID)), "{disagreement:#?}");
 }
 
 #[test]

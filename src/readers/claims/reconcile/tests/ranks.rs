@@ -65,12 +65,12 @@ fn believing(belief: JobAssumption, platform: &str) -> Claims {
 
 fn hybrid(ranks: u32, nodes: Vec<NodeName>) -> JobAssumption {
     JobAssumption {
-        who: "HybridEP".to_owned(),
+        subject: "HybridEP".to_owned(),
         ranks_per_domain: Some(ranks),
         multi_node_nvlink: None,
         nodes,
         at: Some("job.env:3".to_owned()),
-        says: format!("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={ranks}"),
+        text: format!("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={ranks}"),
     }
 }
 
@@ -124,12 +124,12 @@ fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_
         let group = NodeGroup::new(NodeGroupKind::Domain, "nvlink_domain", name, nodes(1, 4));
         ray.groups.push(group);
         ray.beliefs.push(JobAssumption {
-            who: "Ray nvlink_domain".to_owned(),
+            subject: "Ray nvlink_domain".to_owned(),
             ranks_per_domain: Some(16),
             multi_node_nvlink: Some(true),
             nodes: nodes(1, 4),
             at: None,
-            says: "nvlink_domain on 4 nodes".to_owned(),
+            text: "nvlink_domain on 4 nodes".to_owned(),
         });
         ray
     };
