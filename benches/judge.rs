@@ -18,7 +18,7 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use readers::claims::output_layout::RecordedFile;
 use readers::claims::{claims_file, output_layout};
 use readers::outputs;
-use sim::recording;
+use sim::recorded_files;
 use sim::scenario::Scenario;
 
 /// Domains, and nodes in each.
@@ -48,7 +48,7 @@ fn scenario() -> String {
 /// The racks as recorded: claims, and every output with its path.
 fn racks() -> (Claims, Vec<(RecordingScope, String, String)>) {
     let scenario = Scenario::parse(&scenario()).expect("a good scenario");
-    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
+    let recording = recorded_files::record_scenario(&scenario, None, None).expect("a recording");
     let mut claims = Claims::default();
     let mut outputs = Vec::new();
     for (path, text) in recording.files {

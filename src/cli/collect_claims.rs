@@ -25,7 +25,7 @@ use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
-use node::exec::path_lookup;
+use node::exec::executable;
 use readers::claims;
 use readers::claims::reconcile::ReconcileRules;
 use readers::claims::{claims_file, reconcile};
@@ -288,7 +288,7 @@ impl SourcesConfig {
     /// installed, Kubernetes if a kubeconfig or a service account exists.
     pub fn detect() -> Self {
         let mut wanted = Self::default();
-        if path_lookup::find_program("scontrol", None).is_some() {
+        if executable::find_program("scontrol", None).is_some() {
             wanted.slurm =
                 Some(SlurmClientConfig { limit: wanted.limit, ..SlurmClientConfig::default() });
         }
@@ -322,7 +322,7 @@ impl Config {
             }
             ClaimsSource::Scenario(path) => {
                 let fabric = build_fabric(path).map_err(|error| self.stand_in_error(&error))?;
-                let text = sim::recording::network_claims_toml(&fabric);
+                let text = sim::recorded_files::network_claims_toml(&fabric);
                 claims_file::parse(&path.display().to_string(), &text).map_err(CommandError::usage)
             }
             ClaimsSource::Run(path) => {

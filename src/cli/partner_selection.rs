@@ -13,7 +13,7 @@ use crate::cli::stdout::note;
 use crate::config::Config;
 use crate::exit::CommandError;
 use control::gate::certificates;
-use control::store::signing::SignatureTrust;
+use control::store::document_signature::SignatureTrust;
 use control::sweep;
 use engine::judge;
 use engine::plan::partners as choosing;
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::config;
     use control::gate::certificates::CertificateSigning;
-    use control::store::signing::SigningKey;
+    use control::store::document_signature::SigningKey;
     use model::certificate::Certificate;
 
     /// The cleared partners of `n1` if `n2` has an unsigned certificate, under these

@@ -15,7 +15,7 @@ use model::collective::CollectiveDocument;
 use model::copy::CopyDocument;
 use model::hostlist;
 use model::worker_protocol::STEP_VARIABLE;
-use node::probes::copy;
+use node::probes::task;
 use sim::fabric::SimFabric;
 use sim::fault::BurnInAge;
 use sim::invocation::ToolInvocation;
@@ -199,7 +199,7 @@ pub(crate) enum SimProbeAnswer<D> {
 /// Runs the native copy probe on a simulated node, alone or with `nodes`; `None` without a
 /// simulated node.
 pub(crate) fn answer_copy_probe(
-    task: &copy::task::CopyTask,
+    task: &task::CopyTask,
     nodes: &[String],
 ) -> Option<anyhow::Result<SimProbeAnswer<CopyDocument>>> {
     let request = native_probes::copy::SimCopyRequest {
@@ -208,7 +208,7 @@ pub(crate) fn answer_copy_probe(
         buffer_bytes: task.buffer_bytes,
         copies: task.copies,
         warmup: task.warmup,
-        lane: task.across == Some(copy::task::CrossNodePairs::Lane),
+        lane: task.across == Some(task::CrossNodePairs::Lane),
     };
     let play = |place: &NativeProbeSite<'_>| native_probes::copy::build_document(place, &request);
     answer_probe(tool_dispatch::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)

@@ -37,7 +37,7 @@ use model::profile::Profile;
 use model::run::{Run, RunInfo};
 use model::{hostlist, shell_quote};
 use node::exec;
-use node::exec::self_exe;
+use node::exec::executable;
 use sim;
 
 /// Measure the claimed nodes, judge them, and propose actions; change nothing without --apply.
@@ -538,7 +538,7 @@ pub(crate) fn worker_program(
     config: &Config,
     even_if_busy: bool,
 ) -> anyhow::Result<(WorkerProgram, Option<tempfile::TempDir>)> {
-    let exe = self_exe::current_executable()?;
+    let exe = executable::current_executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
             let folder = private_temp_dir()?;

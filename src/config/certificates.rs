@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use crate::config::ConfigMistake;
 use control::gate::certificates::CertificateSigning;
-use control::store::signing::{PublicKey, SignatureTrust, SigningKey};
+use control::store::document_signature::{PublicKey, SignatureTrust, SigningKey};
 
 /// `[certificates]` of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]

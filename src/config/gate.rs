@@ -15,8 +15,8 @@ use crate::config::bounded::{ProgramArgv, Seconds};
 use crate::config::sources::{SlurmrestdSource, SourcesConfig};
 use control::gate::executor::DEFAULT_PERSIST_TIME;
 use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
+use control::gate::scheduler::SchedulerTimeouts;
 use control::gate::scontrol::ScontrolScheduler;
-use control::gate::timeouts::SchedulerTimeouts;
 use control::sources::kubernetes::KubernetesClientConfig;
 
 /// Default timeout of one call; Slurm's own MessageTimeout is 10 s.

@@ -23,7 +23,7 @@ pub mod network;
 pub mod noise;
 pub mod nvloom;
 pub mod platform;
-pub mod recording;
+pub mod recorded_files;
 pub mod render;
 pub mod scenario;
 pub mod scenario_tools;

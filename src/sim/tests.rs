@@ -7,7 +7,7 @@ use super::invocation::{SimTestOutcome, ToolInvocation};
 use super::scenario::Scenario;
 use super::tool_config::NvbandwidthLayout;
 use super::truth::TrueFaultClass;
-use super::{mpirun, recording, render, tool_dispatch};
+use super::{mpirun, recorded_files, render, tool_dispatch};
 
 fn scenario(more: &str) -> Scenario {
     let text = format!(
@@ -239,7 +239,7 @@ fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
         "[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\n\
          [[fault]]\nkind = \"truncated\"\nscope = \"n3\"\ntool = \"nvbandwidth\"\n",
     );
-    let recording = recording::record_scenario(&scenario, None, Some(2)).expect("a recording");
+    let recording = recorded_files::record_scenario(&scenario, None, Some(2)).expect("a recording");
     let has = |path: &str| recording.files.contains_key(path);
     assert!(has("claims.toml") && has("nodes/n1/nvbandwidth-2.txt"));
     assert!(has("nodes/n1/nvidia-smi-nvlink.txt") && has("domains/r/all_reduce_perf-1.txt"));
@@ -248,7 +248,7 @@ fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
     let whole = &recording.files["nodes/n1/nvbandwidth-1.txt"];
     let cut = &recording.files["nodes/n3/nvbandwidth-1.txt"];
     assert!(cut.len() <= whole.len() / 2 + 1 && !cut.is_empty());
-    assert_eq!(Ok(recording), recording::record_scenario(&scenario, None, Some(2)));
+    assert_eq!(Ok(recording), recorded_files::record_scenario(&scenario, None, Some(2)));
 }
 
 #[test]
@@ -467,9 +467,9 @@ proptest! {
     #[test]
     fn a_seed_gives_the_same_recording_every_time(seed in 0_u64..1000) {
         let scenario = scenario("[tools]\nrecord = [\"nvbandwidth\"]\nnode_tests = [\"device_to_device_memcpy_read_ce\"]\n");
-        let once = recording::record_scenario(&scenario, Some(seed), None);
-        prop_assert_eq!(&once, &recording::record_scenario(&scenario, Some(seed), None));
-        prop_assert_ne!(&once, &recording::record_scenario(&scenario, Some(seed + 1), None));
+        let once = recorded_files::record_scenario(&scenario, Some(seed), None);
+        prop_assert_eq!(&once, &recorded_files::record_scenario(&scenario, Some(seed), None));
+        prop_assert_ne!(&once, &recorded_files::record_scenario(&scenario, Some(seed + 1), None));
     }
 }
 
@@ -506,7 +506,7 @@ fn the_log_of_a_node_with_one_gpu_is_whole() {
 #[test]
 fn a_tool_that_is_missing_leaves_no_recording() {
     let one = scenario("[[fault]]\nkind=\"tool-missing\"\nnode=\"n1\"\ntool=\"nvbandwidth\"\n");
-    let files = recording::record_scenario(&one, None, None).expect("a recording").files;
+    let files = recorded_files::record_scenario(&one, None, None).expect("a recording").files;
     for gone in ["nodes/n1/nvbandwidth.txt", "domains/r/nvbandwidth.txt"] {
         assert!(!files.contains_key(gone), "{gone}");
     }

@@ -10,7 +10,7 @@ use super::mpirun::{MpiEnvironment, MpiJob};
 use super::render::SimToolOutput;
 use super::scenario::{ExpandedDomain, Scenario};
 use super::tool_config::NvbandwidthLayout;
-use super::{cases, client_server, misbehaviour, mpirun, recording, render};
+use super::{cases, client_server, misbehaviour, mpirun, recorded_files, render};
 
 /// The simulated programs, by name.
 pub const NAMES: &[&str] = &[
@@ -146,7 +146,7 @@ pub fn call_tool(
             _ => name,
         };
         answer.stdout =
-            recording::truncate_output(bench, recorded, std::mem::take(&mut answer.stdout));
+            recorded_files::truncate_output(bench, recorded, std::mem::take(&mut answer.stdout));
     }
     Some(reply)
 }

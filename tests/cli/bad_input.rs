@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sim::recording;
+use sim::recorded_files;
 use sim::scenario::Scenario;
 
 use crate::patience;
@@ -33,7 +33,8 @@ impl Place {
     fn new() -> Self {
         let place = Self { dir: tempfile::tempdir().expect("a folder") };
         let scenario = Scenario::parse(MACHINES).expect("a good scenario");
-        let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
+        let recording =
+            recorded_files::record_scenario(&scenario, None, None).expect("a recording");
         for (name, text) in &recording.files {
             place.put(&format!("rec/{name}"), text.as_bytes());
         }
@@ -204,7 +205,7 @@ fn truncated_json_keeps_its_complete_part() {
     let place = Place::new();
     let text = MACHINES.replace("[tools]\n", "[tools]\nnvbandwidth_format = \"json\"\n");
     let scenario = Scenario::parse(&text).expect("a good scenario");
-    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
+    let recording = recorded_files::record_scenario(&scenario, None, None).expect("a recording");
     let whole = &recording.files["nodes/box1/nvbandwidth.json"];
     let cut = &whole.as_bytes()[..whole.len() * 2 / 3];
     let document = parse_finds(&place, &place.put("cut.json", cut), "truncated");

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use control::gate::journal::Journal;
 use control::gate::{certificates, journal};
-use control::store::signing::{PublicKey, SignatureTrust};
-use control::store::{RecordError, acceptance, signing};
+use control::store::document_signature::{PublicKey, SignatureTrust};
+use control::store::{RecordError, acceptance, document_signature};
 use engine::policy::action_policy::Policy;
 use engine::policy::{budget, certificate, drain_overview, node_state};
 use engine::report;
@@ -99,7 +99,10 @@ pub(crate) fn certificates(bytes: &[u8]) {
     fs::create_dir(path.parent().expect("a folder")).expect("made");
     fs::write(&path, bytes).expect("written");
     if let Ok(Some(read)) = certificates::read_file(&path) {
-        let _ = (signing::check_signature(&read.document, &[]), read.certificate.worst_ratio());
+        let _ = (
+            document_signature::check_signature(&read.document, &[]),
+            read.certificate.worst_ratio(),
+        );
     }
     let (counting, troubles) = certificates::read_all(place.path(), trust());
     assert_eq!(counting.len() + troubles.len(), 1, "one file is counted once: {troubles:?}");

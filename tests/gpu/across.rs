@@ -2,8 +2,8 @@
 //! values, and the messages for faults. Rates are the simulated machines'.
 
 use model::parse_output::OutputProblemKind;
-use node::probes::copy::task::{CopyTask, CrossNodePairs};
 use node::probes::protocol::ProbeMessage;
+use node::probes::task::{CopyTask, CrossNodePairs};
 
 use crate::stub::{Library, Machine};
 use crate::talking::{ProbeOutput, Talker, talk};

@@ -16,9 +16,9 @@ use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 use node::probes::collective::formula::NcclCollective;
 use node::probes::collective::nccl_path;
-use node::probes::collective::task::CollectiveTask;
 use node::probes::exchange_group::ExchangeGroup;
 use node::probes::protocol::ProbeMessage;
+use node::probes::task::CollectiveTask;
 
 use crate::stub::{Library, Machine};
 

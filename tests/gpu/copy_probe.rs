@@ -8,8 +8,8 @@ use std::path::Path;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 use node::probes::copy;
-use node::probes::copy::task::CopyTask;
 use node::probes::protocol::{ProbeEmitter, ProbeMessage};
+use node::probes::task::CopyTask;
 
 use crate::stub::{Library, Machine};
 

@@ -124,7 +124,7 @@ impl Killed {
             }
             _ => InjectedFault::Fine,
         });
-        let this = exec::self_exe::current_executable().expect("a program").display().to_string();
+        let this = exec::executable::current_executable().expect("a program").display().to_string();
         let folder = format!("{CHILD}={}", self.folder.path().display());
         let test = "killed::the_turn_that_is_killed";
         run(&["env", &folder, &this, "--exact", test, "--nocapture", "--test-threads", "1"]);

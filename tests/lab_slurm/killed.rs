@@ -141,7 +141,7 @@ impl<'l> Killed<'l> {
         kill.arm(here);
         let _ = fs::remove_file(here.join("records.json"));
         let program =
-            exec::self_exe::current_executable().expect("these tests").display().to_string();
+            exec::executable::current_executable().expect("these tests").display().to_string();
         let child = format!("{CHILD}={}", here.display());
         let test = "killed::the_turn_that_is_killed";
         let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);

@@ -24,7 +24,7 @@ use sim::invocation::{SimMatrix, ToolInvocation};
 use sim::network::parse_rail;
 use sim::scenario::Scenario;
 use sim::tool_config::{NcclTestsLayout, NvbandwidthLayout, RecordedTool};
-use sim::{invocation, recording, render};
+use sim::{invocation, recorded_files, render};
 
 /// The real faults, as the simulator writes them next to a recording.
 #[derive(Debug, Deserialize)]
@@ -86,7 +86,7 @@ fn scenario(name: &str) -> Scenario {
 }
 
 /// A recording as the command line passes it to the judge.
-fn case(recording: &recording::SimRecording) -> (Claims, Vec<ToolRecording>) {
+fn case(recording: &recorded_files::SimRecording) -> (Claims, Vec<ToolRecording>) {
     let mut claims = Claims::default();
     let mut recordings = Vec::new();
     for (path, text) in &recording.files {
@@ -103,7 +103,7 @@ fn case(recording: &recording::SimRecording) -> (Claims, Vec<ToolRecording>) {
     (claims, recordings)
 }
 
-fn verdicts(recording: &recording::SimRecording) -> Verdicts {
+fn verdicts(recording: &recorded_files::SimRecording) -> Verdicts {
     let (claims, recordings) = case(recording);
     judge_without_history(&JudgeInput {
         claims: &claims,
@@ -263,7 +263,7 @@ fn check(name: &str, readings: Option<u32>) {
     let mut report = String::new();
     for seed in std::iter::once(scenario.seed).chain(SEEDS) {
         let recording =
-            recording::record_scenario(&scenario, Some(seed), readings).expect("a recording");
+            recorded_files::record_scenario(&scenario, Some(seed), readings).expect("a recording");
         let truth: Truth = toml::from_str(&recording.truth).expect("the truth");
         let verdicts = verdicts(&recording);
         let mut known: Vec<&str> = known(name);
@@ -329,7 +329,8 @@ examples! {
 fn findings_of_collectives_name_the_path_and_the_next_test() {
     let mut report = String::new();
     for name in ["collective-fallback", "matrix-contradicted", "mnnvl-off", "nvls-off"] {
-        let recording = recording::record_scenario(&scenario(&format!("{name}.toml")), None, None);
+        let recording =
+            recorded_files::record_scenario(&scenario(&format!("{name}.toml")), None, None);
         let verdicts = verdicts(&recording.expect("a recording"));
         writeln!(report, "{name}: {}", verdicts.outcome).expect("a string takes all");
         for found in &verdicts.findings {
@@ -350,7 +351,7 @@ fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
     let mut scenario = scenario("merged-cliques.toml");
     scenario.tools.record.retain(|what| *what != RecordedTool::NvbandwidthBetween);
     let verdicts =
-        verdicts(&recording::record_scenario(&scenario, None, None).expect("a recording"));
+        verdicts(&recorded_files::record_scenario(&scenario, None, None).expect("a recording"));
     let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
     assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
     assert_eq!(found.locus.kind, LocusKind::Domain);

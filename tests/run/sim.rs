@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use sim::scenario::Scenario;
-use sim::{recording, tool_dispatch};
+use sim::{recorded_files, tool_dispatch};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -40,7 +40,8 @@ fn every_example_scenario_can_be_recorded_and_has_a_comment() {
         let text = fs::read_to_string(&path).expect("a text file");
         assert!(text.starts_with("# ") && text.contains("# Expect: "), "{}", path.display());
         let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let recording = recording::record_scenario(&scenario, None, Some(1)).expect("a recording");
+        let recording =
+            recorded_files::record_scenario(&scenario, None, Some(1)).expect("a recording");
         assert!(2 < recording.files.len(), "{}", path.display());
         seen += 1;
     }
@@ -51,7 +52,7 @@ fn every_example_scenario_can_be_recorded_and_has_a_comment() {
 fn the_shipped_recording_matches_its_scenario() {
     let scenario = fs::read_to_string(root().join("examples/rack-lost-link.toml")).expect("text");
     let scenario = Scenario::parse(&scenario).expect("a good scenario");
-    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
+    let recording = recorded_files::record_scenario(&scenario, None, None).expect("a recording");
     let base = root().join("tests/recorded/rack-lost-link");
     let mut shipped = BTreeMap::new();
     files_below(&base, &base, &mut shipped);

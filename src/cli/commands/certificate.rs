@@ -17,9 +17,9 @@ use crate::exit::CommandError;
 use crate::{config, exit};
 use control::gate::certificates::{CertificateDocument, FOLDER};
 use control::gate::{certificates, clock, journal};
+use control::store::document_signature::{SignatureTrust, SigningKey};
 use control::store::run_folder::parent_folder;
-use control::store::signing::{SignatureTrust, SigningKey};
-use control::store::{RecordError, acceptance, file, run_reader as documents, signing};
+use control::store::{RecordError, acceptance, document_signature, file, run_reader as documents};
 use engine::policy::certificate;
 use engine::policy::journal_state::JournalState;
 use engine::report;
@@ -409,7 +409,7 @@ fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
             CommandError::Usage(format!("--payload: {count} certificates, expected one"))
         })?;
     match read.map_err(stored_run::record_error)? {
-        Some(held) => stdout::write_bytes(&signing::signed_payload(held.document()))?,
+        Some(held) => stdout::write_bytes(&document_signature::signed_payload(held.document()))?,
         None => {
             let node = node.map(|node| node.to_string()).unwrap_or_default();
             return Err(CommandError::Environment(format!("{node} has no certificate")).into());

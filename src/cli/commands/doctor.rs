@@ -28,7 +28,7 @@ use model::id::NodeName;
 use model::source_report::SourceProblemKind;
 use node::doctor;
 use node::doctor::{CheckupContext, LibraryPaths};
-use node::exec::self_exe;
+use node::exec::executable;
 use readers::probe_catalog::ProbeCatalog;
 
 /// Time limit for the check-up of a node, in addition to the connect time: three queries of at most
@@ -82,7 +82,7 @@ pub fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<u8> {
 
 fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
     let libraries = LibraryPaths {
-        executable: self_exe::current_executable().map_err(|error| {
+        executable: executable::current_executable().map_err(|error| {
             CommandError::Environment(format!("the path of this program: {error}"))
         })?,
         cuda: library_from_env("FABRICGATE_CUDA"),
@@ -133,7 +133,7 @@ fn check_nodes(
         |error| CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()));
     config.launcher.check(names.len()).map_err(reached)?;
     let hold = allocate_pods(config, &names)?;
-    let executable = self_exe::current_executable()
+    let executable = executable::current_executable()
         .map_err(|error| CommandError::Environment(format!("the path of this program: {error}")))?;
     let executable = executable.display().to_string();
     let nodes = NodeCommandRunner {

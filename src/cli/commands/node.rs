@@ -3,7 +3,6 @@
 
 pub mod attach;
 pub mod facts;
-pub mod gpu_library;
 pub mod probe;
 pub mod token;
 
@@ -12,13 +11,13 @@ use std::path::PathBuf;
 
 use crate::cli::commands::node::attach::{AttachArgs, WaitArgs};
 use crate::cli::commands::node::facts::{DriverArgs, FactsArgs};
-use crate::cli::commands::node::gpu_library::LibraryArgs;
 use crate::cli::commands::node::probe::children::ChildArgs;
+use crate::cli::commands::node::probe::children::LibraryArgs;
 use crate::cli::commands::node::probe::{ProbeArgs, children};
 use crate::cli::simulated_node;
 use crate::cli::stdout::{Globals, note};
 use crate::exit;
-use node::exec::{guard, self_exe};
+use node::exec::{executable, guard};
 use node::worker;
 use node::worker::{WorkerEnd, WorkerSetup};
 
@@ -100,7 +99,7 @@ pub fn run(args: &NodeArgs, globals: &Globals) -> anyhow::Result<u8> {
         NodeCommand::CollectiveChild(args) => children::run_collective_rank(args),
         NodeCommand::GpuList(args) => children::list_gpus(args),
         NodeCommand::GpuAround(args) => children::watch_gpus(args),
-        NodeCommand::GpuLibrary(args) => gpu_library::run(args),
+        NodeCommand::GpuLibrary(args) => children::run_library_check(args),
     }
 }
 
@@ -109,7 +108,7 @@ fn run_worker(args: &WorkerArgs) -> anyhow::Result<u8> {
         return Ok(code);
     }
     let setup = WorkerSetup {
-        executable: self_exe::current_executable()?,
+        executable: executable::current_executable()?,
         even_if_busy: args.even_if_busy,
         proc: PathBuf::from("/proc"),
         is_machine: !simulated_node::is_simulated(),

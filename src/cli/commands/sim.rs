@@ -17,7 +17,7 @@ use crate::cli::stdout;
 use crate::cli::stdout::{Globals, note};
 use crate::exit;
 use sim::fabric::SimFabric;
-use sim::recording;
+use sim::recorded_files;
 
 /// Record a simulated fabric, or run one of its tools.
 #[derive(Debug, clap::Args)]
@@ -91,7 +91,7 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
     };
-    let recording = match recording::record_scenario(&scenario, args.seed, args.readings) {
+    let recording = match recorded_files::record_scenario(&scenario, args.seed, args.readings) {
         Ok(recording) => recording,
         Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
     };
@@ -181,6 +181,6 @@ fn print_claims(args: &SimClaimsArgs) -> anyhow::Result<u8> {
         Ok(fabric) => fabric,
         Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
     };
-    print(&recording::network_claims_toml(&fabric))?;
+    print(&recorded_files::network_claims_toml(&fabric))?;
     Ok(exit::PASS)
 }

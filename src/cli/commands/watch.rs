@@ -25,7 +25,7 @@ use control::sweep::signals::StopSignals;
 use engine::report;
 use model::claims::Claims;
 use model::watch::{WATCH_FORMAT, WatchEvent, WatchLine};
-use node::exec::self_exe;
+use node::exec::executable;
 
 /// The file with the namespace of the pod in which the process runs.
 const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -85,7 +85,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
         }
         _ => None,
     };
-    let program = self_exe::current_executable()?.display().to_string();
+    let program = executable::current_executable()?.display().to_string();
     let path = std::path::absolute(&config.path).map_err(CommandError::environment)?;
     let (stopper, stop) = tokio::sync::watch::channel(false);
     let mut lines = WatchOutput { json: globals.json, lost: None };

@@ -12,8 +12,8 @@ use std::{fs, io};
 use serde_json::Value;
 
 use super::clock;
+use crate::store::document_signature::{SignatureTrust, SigningKey};
 use crate::store::run_folder::{RunFolder, replace_file};
-use crate::store::signing::{SignatureTrust, SigningKey};
 use crate::store::{RecordError, run_reader};
 use engine::policy::action_policy::Policy;
 use engine::policy::certificate;

@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use super::{certificates, journal};
+use crate::store::document_signature::SignatureTrust;
 use crate::store::history::DriftAlarms;
 use crate::store::latest_verdicts::LatestRuns;
-use crate::store::signing::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::report::metrics::inputs::MetricsInputs;
 use engine::report::metrics::{MetricsState, inputs};

@@ -26,7 +26,6 @@ pub mod scheduler;
 pub mod scontrol;
 pub mod slurm_allocation;
 pub mod slurmrestd;
-pub mod timeouts;
 mod verification;
 pub mod watch;
 

@@ -16,10 +16,10 @@ use super::scheduler::{Scheduler, SchedulerError};
 use super::{
     allocation, certificates, clock, drain_restore, executor, journal, mark_reassertion, recovery,
 };
-use crate::gate::timeouts::SchedulerTimeouts;
+use crate::gate::scheduler::SchedulerTimeouts;
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
-use crate::store::signing::SignatureTrust;
+use crate::store::document_signature::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::situation::{EvidenceRun, PlanCoverage, Situation};

@@ -6,7 +6,7 @@ use super::super::certificates::CertificateSigning;
 use super::super::fixture::{FakeScheduler, action, block_on, certificate, journal};
 use super::super::journal::Journal;
 use super::*;
-use crate::store::signing::SignatureTrust;
+use crate::store::document_signature::SignatureTrust;
 use engine::policy::marks::MarkNames;
 use model::action::{Action, ActionKind};
 use model::kubernetes_node::{GpuCordon, GpuCordonMethod};

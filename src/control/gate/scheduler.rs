@@ -1,4 +1,4 @@
-//! The gate's view of a scheduler: it reads nodes and changes them.
+//! The gate's view of a scheduler: it reads nodes and changes them, within timeouts.
 //!
 //! A call that returns an error may still have changed nodes, in whole or in part. Slurm
 //! sorts a node list and applies the change up to the first unknown node, and a
@@ -8,6 +8,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use model::id::NodeName;
 use model::node_update::NodeUpdate;
@@ -76,4 +77,17 @@ impl SchedulerError {
     pub fn new(kind: SourceProblemKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
+}
+
+/// Timeouts for scheduler calls and for the changes they make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerTimeouts {
+    /// For one call.
+    pub limit: Duration,
+    /// Until a change becomes visible.
+    pub settle: Duration,
+    /// Until a visible change is persisted, for Slurm in the controller's state files.
+    pub persist: Duration,
+    /// How long the scheduler may still apply a change after its sender is gone.
+    pub in_flight: Duration,
 }

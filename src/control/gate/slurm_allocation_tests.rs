@@ -7,7 +7,7 @@ use super::*;
 use crate::gate::allocation::{AllocationBackend, OrphanCleanup, clean_up_orphans};
 use crate::gate::clock;
 use crate::gate::journal::Journal;
-use crate::gate::timeouts::SchedulerTimeouts;
+use crate::gate::scheduler::SchedulerTimeouts;
 use model::action::{Action, ActionKind, ActionResult};
 use std::path::Path;
 

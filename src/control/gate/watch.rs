@@ -29,7 +29,7 @@ use super::clock;
 use super::lease::leader_elector::{LeaderElector, LeadershipStatus};
 use super::lease::{LeaseTerm, leader_elector};
 use super::scheduler::Scheduler;
-use crate::store::signing::SignatureTrust;
+use crate::store::document_signature::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::policy::schedule::{MeasurementJob, ScheduleSettings};
 use model::claims::Claims;

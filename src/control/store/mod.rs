@@ -6,6 +6,7 @@
 
 pub mod acceptance;
 pub mod archive;
+pub mod document_signature;
 pub mod history;
 pub mod last_measured;
 pub mod latest_verdicts;
@@ -16,7 +17,6 @@ pub mod run_folder;
 pub mod run_id;
 pub mod run_reader;
 pub mod safe_open;
-pub mod signing;
 
 use std::path::PathBuf;
 

@@ -3,8 +3,8 @@
 //!
 //! `model::worker` defines the messages. This module does not know what is measured.
 
-mod greeting;
 mod sanitizer;
+mod worker_start;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use greeting::{GreetingFailure, read_greeting, with_last_error_line};
+use worker_start::{GreetingFailure, read_greeting, with_last_error_line};
 
 use crate::launch::LaunchCommand;
 use model::exchange::ExchangeReply;

@@ -8,17 +8,17 @@
 //! no ceiling: write comparisons so that a false one refuses.
 
 mod block_levels;
-mod job_packing;
+mod job_fit;
 mod outages;
 mod segment_mix;
-mod segment_ranking;
+mod segment_rank;
 mod survey;
 
 pub use block_levels::{AggregatedBlock, BlockLevel, JobsOfShape};
-pub use job_packing::{BlockSizes, BlockSizesError, JobFit, JobShape, SegmentPlacement};
+pub use job_fit::{BlockSizes, BlockSizesError, JobFit, JobShape, SegmentPlacement};
 pub use outages::{OutageSharesError, Outages};
 pub use segment_mix::{SegmentMix, SegmentMixError};
-pub use segment_ranking::{SegmentRanking, find_crossings, rank_segments};
+pub use segment_rank::{SegmentRanking, find_crossings, rank_segments};
 pub use survey::{
     BlockOutlook, BlockSurvey, CAPACITY_FORMAT, CapacityBlock, CapacityQuestion, CapacitySurvey,
     MixOutlook, OutageAssumption, RankedSegment, SegmentOutlook, format_percent, survey_capacity,

@@ -6,7 +6,7 @@
 //! users' jobs for good, while a drain lets them wait.
 
 mod faults;
-mod moving;
+mod node_moves;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 pub use faults::{Fault, FaultKind};
-pub use moving::{NotMoved, asked};
+pub use node_moves::{NotMoved, asked};
 
 use model::hostlist;
 use model::id::NodeName;
@@ -253,9 +253,9 @@ fn choose_topology(
         None => group.in_force,
     };
     match (block_groups(document).find(|group| has(group)), wanted, form) {
-        (_, Some(name), TopologyForm::Conf) if name != moving::OF_CONF => refuse(format!(
+        (_, Some(name), TopologyForm::Conf) if name != node_moves::OF_CONF => refuse(format!(
             "a topology.conf has one topology, which Slurm calls {}; {} does not exist",
-            moving::OF_CONF,
+            node_moves::OF_CONF,
             clean(name)
         )),
         (None, Some(name), TopologyForm::Yaml) => {

@@ -6,7 +6,7 @@ use rustix::fs::Access;
 use rustix::process::Resource;
 
 use super::{CheckupContext, query_program};
-use crate::exec::{open_file_limit, path_lookup};
+use crate::exec::{executable, open_file_limit};
 use model::checkup::{CheckupArea, CheckupItem};
 
 /// Open files that the coordinator of a large fleet needs: three pipes for each of a thousand
@@ -38,7 +38,7 @@ pub(super) async fn check_driver(context: &CheckupContext<'_>) -> Vec<CheckupIte
         check_device(context, CheckupArea::Driver, "dev/nvidiactl", "the driver's device files")
             .mark_needed(),
     );
-    if path_lookup::find_program("nvidia-smi", Some(&context.path)).is_some() {
+    if executable::find_program("nvidia-smi", Some(&context.path)).is_some() {
         checks.push(check_gpu_list(query_program(&["nvidia-smi", "-L"]).await).mark_needed());
     }
     checks

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CheckupContext, devices};
-use crate::exec::path_lookup;
+use crate::exec::executable;
 use model::checkup::{CheckupArea, CheckupItem};
 use model::probe::{Probe, placeholder};
 
@@ -50,7 +50,7 @@ pub(super) fn native_fallback_probes<'l>(
 ) -> impl Iterator<Item = &'l Probe> {
     context.probes.iter().copied().filter(|probe| {
         let lacks =
-            |program: &&str| path_lookup::find_program(program, Some(&context.path)).is_none();
+            |program: &&str| executable::find_program(program, Some(&context.path)).is_none();
         context.default_probes.contains(&probe.name.as_str())
             && probe.fallback.is_some()
             && probe_programs(probe).iter().any(lacks)
@@ -64,7 +64,7 @@ fn check_program(
     program: &str,
     probes: BTreeSet<&str>,
 ) -> Vec<CheckupItem> {
-    if let Some(file) = path_lookup::find_program(program, Some(&context.path)) {
+    if let Some(file) = executable::find_program(program, Some(&context.path)) {
         let found =
             CheckupItem::available(CheckupArea::Programs, program, file.display().to_string());
         return vec![mark_needed(context, found, &probes)];

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{CheckupContext, query_program};
-use crate::exec::path_lookup;
+use crate::exec::executable;
 use model::checkup::{CheckupArea, CheckupItem};
 
 /// Kubernetes mounts the service account's token into a pod here
@@ -20,7 +20,7 @@ pub(super) async fn check_schedulers(context: &CheckupContext<'_>) -> Vec<Checku
 
 async fn check_slurm(context: &CheckupContext<'_>) -> CheckupItem {
     let what = "Slurm";
-    let Some(scontrol) = path_lookup::find_program("scontrol", Some(&context.path)) else {
+    let Some(scontrol) = executable::find_program("scontrol", Some(&context.path)) else {
         return CheckupItem::unknown(CheckupArea::Scheduler, what, "scontrol is not on PATH");
     };
     let remedy = "check slurmctld, and slurm.conf on this machine";
@@ -49,8 +49,7 @@ async fn check_slurm(context: &CheckupContext<'_>) -> CheckupItem {
 /// nodes and the controller's own machine.
 async fn check_name_resolution(context: &CheckupContext<'_>) -> Option<CheckupItem> {
     let what = "name of this machine";
-    let scontrol =
-        path_lookup::find_program("scontrol", Some(&context.path))?.display().to_string();
+    let scontrol = executable::find_program("scontrol", Some(&context.path))?.display().to_string();
     let output =
         query_program(&[&scontrol, "ping"]).await.ok().filter(|output| output.contains(" UP"))?;
     let is_controller = output.split_whitespace().any(|word| word == context.machine);

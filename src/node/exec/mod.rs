@@ -6,11 +6,10 @@
 
 pub mod background;
 pub mod child_environment;
+pub mod executable;
 pub mod guard;
 mod line_filter;
 pub mod open_file_limit;
-pub mod path_lookup;
-pub mod self_exe;
 pub mod session;
 
 use std::collections::BTreeMap;
@@ -160,7 +159,7 @@ pub async fn run_exchange(
         Some(guard) => {
             // Behind the guard, a missing tool and a tool that ends with the same exit code would
             // look alike.
-            if path_lookup::find_program(program, setting.env.get("PATH")).is_none() {
+            if executable::find_program(program, setting.env.get("PATH")).is_none() {
                 return Err(ExecError::Missing { program: program.clone() });
             }
             guard::guarded_command(guard, &request.argv)

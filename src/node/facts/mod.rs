@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::exec;
-use crate::exec::{ProcessRequest, path_lookup};
+use crate::exec::{ProcessRequest, executable};
 use model::node_facts::{DriverFacts, MissingFact, NODE_FACTS_FORMAT, NicNeighbour, NodeFacts};
 use readers::claims::neighbours;
 
@@ -165,7 +165,7 @@ enum ToolAttempt {
 
 async fn run_tool(is_own: bool, words: &[&str]) -> ToolAttempt {
     if !is_own
-        || words.first().is_none_or(|program| path_lookup::find_program(program, None).is_none())
+        || words.first().is_none_or(|program| executable::find_program(program, None).is_none())
     {
         return ToolAttempt::Absent;
     }

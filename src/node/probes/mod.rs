@@ -10,4 +10,5 @@ pub mod exchange_group;
 pub mod fabric;
 pub mod protocol;
 pub mod supervisor;
+pub mod task;
 pub mod tcp;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::setup::WorkerSetup;
+use super::WorkerSetup;
 use crate::exec;
-use crate::exec::{ProcessContext, ProcessRequest, path_lookup};
+use crate::exec::{ProcessContext, ProcessRequest, executable};
 use model::worker_protocol::MachineEnvironment;
 
 /// Time limit of `nvidia-smi`. Without persistence mode it initializes every GPU first, which takes
@@ -54,7 +54,7 @@ pub(super) async fn list_gpus(setup: &WorkerSetup) -> Vec<String> {
 
 /// Output of `nvidia-smi`; `None` if it is missing or fails.
 pub(super) async fn run_nvidia_smi(setup: &WorkerSetup, arguments: &[&str]) -> Option<String> {
-    path_lookup::find_program("nvidia-smi", None)?;
+    executable::find_program("nvidia-smi", None)?;
     let words = std::iter::once("nvidia-smi").chain(arguments.iter().copied());
     let request = ProcessRequest {
         argv: words.map(str::to_owned).collect(),

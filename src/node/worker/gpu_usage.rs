@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::setup::WorkerSetup;
+use super::WorkerSetup;
 use super::{environment, procfs};
 
 /// Slurm's process for every job step.

@@ -4,16 +4,9 @@
 //! It lives as long as its input does and leaves no process running. It does not interpret probes
 //! or their output.
 
-mod environment;
-mod gpu_usage;
-mod line;
-mod order;
-mod port;
-mod procfs;
-mod setup;
-
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,8 +21,15 @@ use model::exchange::ExchangeReply;
 use model::worker_protocol::{
     CoordinatorMessage, PROTOCOL, ProcessOrder, WorkerHello, WorkerMessage,
 };
+
+mod environment;
+mod gpu_usage;
+mod line;
+mod order;
+mod port;
+mod procfs;
+
 use order::AnswerSender;
-pub use setup::WorkerSetup;
 
 /// Time limit for writing the last lines, because the reader may be gone.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -236,4 +236,18 @@ async fn report_groups(guard: Option<ProcessSession>, mut groups: mpsc::Unbounde
         }
     }
     let _ = guard.end(FLUSH_TIMEOUT).await;
+}
+
+/// Parameters of a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerSetup {
+    /// The worker's executable: `{self}`, and the guard of its children.
+    pub executable: PathBuf,
+    /// Run even if the GPUs are in use.
+    pub even_if_busy: bool,
+    /// The folder of `/proc`, for processes and sockets.
+    pub proc: PathBuf,
+    /// The node is this machine, so local jobs use it. A simulated node shares the machine with
+    /// unrelated jobs.
+    pub is_machine: bool,
 }

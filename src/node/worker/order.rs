@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use super::WorkerSetup;
 use super::port::PortListener;
-use super::setup::WorkerSetup;
 use super::{environment, gpu_usage, port};
 use crate::exec;
 use crate::exec::{

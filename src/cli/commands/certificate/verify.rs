@@ -19,8 +19,10 @@ use crate::exit::CommandError;
 use control::gate::certificates::CertificateDocument;
 use control::gate::clock;
 use control::launch::SIM_VARIABLE;
-use control::store::signing::{PublicKey, SignatureStatus, SignatureTrust, SigningError};
-use control::store::{RecordError, acceptance, run_reader as documents, signing};
+use control::store::document_signature::{
+    PublicKey, SignatureStatus, SignatureTrust, SigningError,
+};
+use control::store::{RecordError, acceptance, document_signature, run_reader as documents};
 use engine::policy::certificate::CertificateBoundary;
 use engine::policy::{acceptance as accepting, certificate as certifying, identity};
 use engine::report;
@@ -32,7 +34,7 @@ use model::certificate::{
 use model::id::NodeName;
 use model::journal::ClockStamp;
 use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
-use node::exec::self_exe;
+use node::exec::executable;
 use node::facts;
 use node::facts::FactsRequest;
 
@@ -176,7 +178,7 @@ fn read_machines(args: &CertificateVerifyArgs) -> anyhow::Result<Option<Vec<Node
 }
 
 fn read_this_machine() -> anyhow::Result<NodeFacts> {
-    let executable = self_exe::current_executable()?;
+    let executable = executable::current_executable()?;
     let request = FactsRequest {
         executable: &executable,
         nvml: None,
@@ -243,8 +245,11 @@ impl VerificationProblems {
         (trust, needed): (&SignatureTrust, bool),
         is_void: bool,
     ) -> String {
-        let (description, refused) =
-            describe_signature(&signing::check_signature(document, &trust.keys), trust, needed);
+        let (description, refused) = describe_signature(
+            &document_signature::check_signature(document, &trust.keys),
+            trust,
+            needed,
+        );
         match refused {
             Some(VerificationOutcome::Invalid) => self.wrong.push(description.clone()),
             Some(_) if !is_void => self.unknown.push(description.clone()),

@@ -9,7 +9,7 @@ use crate::exit;
 use crate::exit::CommandError;
 use control::launch::SIM_VARIABLE;
 use engine::report::node_facts;
-use node::exec::self_exe;
+use node::exec::executable;
 use node::facts;
 use node::facts::gpu_library::GpuLibrary;
 use node::facts::library_record::RecordingLibrary;
@@ -55,7 +55,7 @@ pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
         let why = "a simulated node has no facts: its hardware is this machine's";
         return Err(CommandError::environment(why).into());
     }
-    let executable = self_exe::current_executable()?;
+    let executable = executable::current_executable()?;
     let request = FactsRequest {
         executable: &executable,
         nvml: args.nvml.as_deref(),

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::slurm_commands::{SlurmCommands, fold_nodes};
 use crate::gate::scheduler::Scheduler;
-use crate::gate::timeouts::SchedulerTimeouts;
+use crate::gate::scheduler::SchedulerTimeouts;
 use crate::launch::slurm::SlurmPrograms;
 use model::id::NodeName;
 use model::journal::HoldKind;

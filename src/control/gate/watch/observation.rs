@@ -15,7 +15,7 @@ use crate::gate::lease::LeaseTerm;
 use crate::gate::mark_reassertion::ReassertResult;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::{certificates, clock, journal, mark_reassertion};
-use crate::store::signing::SignatureTrust;
+use crate::store::document_signature::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::schedule::{MeasurementSchedule, RunningMeasurement, ScheduleInput, expiry};

@@ -9,7 +9,7 @@ use super::super::fixture::FakeScheduler;
 use super::super::journal::Journal;
 use super::super::{certificates, fixture};
 use super::*;
-use crate::store::signing::SignatureTrust;
+use crate::store::document_signature::SignatureTrust;
 use model::certificate::Certificate;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;

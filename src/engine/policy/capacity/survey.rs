@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BlockLevel, JobsOfShape, OutageSharesError, Outages, SegmentMix, break_even, segment_ranking,
+    BlockLevel, JobsOfShape, OutageSharesError, Outages, SegmentMix, break_even, segment_rank,
 };
 use model::id::NodeName;
 
@@ -268,10 +268,10 @@ fn build_outlook(
         }
     });
     let at_least = question.at_least.unwrap_or(block.nodes.div_ceil(2));
-    let ranking = segment_ranking::rank_segments(today, &question.segments, at_least);
+    let ranking = segment_rank::rank_segments(today, &question.segments, at_least);
     let crossings = match (assumption, ranking.best(), ranking.runner_up()) {
         (OutageAssumption::Independent { .. }, Some((best, _)), Some((second, _))) => {
-            segment_ranking::find_crossings(block.nodes, block.out, best, second)
+            segment_rank::find_crossings(block.nodes, block.out, best, second)
         }
         _ => Vec::new(),
     };

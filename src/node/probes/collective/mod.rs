@@ -16,14 +16,14 @@ mod nccl_rank;
 pub mod pattern;
 pub mod rank_list;
 mod sweep;
-pub mod task;
 
 use std::io;
 
-use super::protocol::{ExchangeError, ProbeEmitter, ProbeMessage};
 use failure::{NcclProbeFailure, clean};
+
+use super::protocol::{ExchangeError, ProbeEmitter, ProbeMessage};
+use crate::probes::task::CollectiveTask;
 use model::probe_report::ProbeProblem;
-use task::CollectiveTask;
 
 /// Measures and reports the results. Returns an error if the output is closed.
 ///

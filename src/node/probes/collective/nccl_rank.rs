@@ -13,7 +13,6 @@ use super::formula::{CollectiveCounts, ELEMENT_BYTES, NcclCollective};
 use super::nccl_library::NcclSearchRoots;
 use super::pattern::CollectiveCheck;
 use super::rank_list::RankList;
-use super::task::CollectiveTask;
 use super::{nccl_library, pattern};
 use crate::ffi::cuda::{CudaDevice, CudaLibrary, CudaStream, DevicePointer, HostMemory};
 use crate::ffi::nccl::{
@@ -23,6 +22,7 @@ use crate::probes::copy::devices;
 use crate::probes::copy::devices::DetectedGpu;
 use crate::probes::driver_error::DriverCallStep;
 use crate::probes::protocol::ProbeEmitter;
+use crate::probes::task::CollectiveTask;
 use model::probe_report::ProbedGpu;
 
 /// How long a wait spins: shorter operations are timed to the microsecond; for longer ones

@@ -14,10 +14,10 @@ use super::nccl_rank::{CollectiveBuffers, NcclRank, NcclRankDevice, ReportingDea
 use super::rank_list::{
     AbsentRank, RankFailures, RankIntroduction, RankList, RankReport, join_first,
 };
-use super::task::CollectiveTask;
 use super::{RankStop, formula, nccl_rank, rank_problem};
 use crate::ffi::nccl::{NcclUniqueId, UNIQUE_ID_BYTES};
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
+use crate::probes::task::CollectiveTask;
 use model::collective::CollectivePoint;
 use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;

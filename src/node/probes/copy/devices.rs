@@ -3,6 +3,7 @@
 //! A GPU that cannot be opened is reported as a problem with its reason, and the others continue.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use super::numa;
@@ -12,6 +13,7 @@ use crate::ffi::cuda::code::attribute;
 use crate::ffi::cuda::{CudaCallError, CudaContext, CudaDevice, CudaLibrary, CudaStream, code};
 use crate::probes::driver_error;
 use crate::probes::driver_error::DriverCallStep;
+use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{ProbeProblem, ProbedGpu};
@@ -191,6 +193,33 @@ fn format_uuid(bytes: [u8; 16]) -> String {
 fn bus_sort_key(bus_id: &str) -> Vec<u64> {
     let parts = bus_id.split([':', '.']);
     parts.map(|part| u64::from_str_radix(part, 16).unwrap_or(u64::MAX)).collect()
+}
+
+/// Reports the GPUs of the driver, and opens none. Returns an error if the output is closed.
+pub fn list_gpus(
+    cuda: Option<&Path>,
+    root: &Path,
+    emitter: &mut ProbeEmitter<'_>,
+) -> io::Result<()> {
+    emitter.announce_step("loading the driver's library");
+    let cuda = match CudaLibrary::load(cuda) {
+        Ok(cuda) => cuda,
+        Err(error) => {
+            return emitter.emit(&ProbeMessage::Problem(driver_error::classify_load_error(&error)));
+        }
+    };
+    emitter.announce_step("initializing the driver");
+    let found = match find_gpus(&cuda, root) {
+        Ok(found) => found,
+        Err(problem) => return emitter.emit(&ProbeMessage::Problem(*problem)),
+    };
+    if let Ok((major, minor)) = cuda.driver_version() {
+        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
+    }
+    for gpu in found {
+        emitter.emit(&ProbeMessage::Gpu(gpu.probed))?;
+    }
+    emitter.emit(&ProbeMessage::End)
 }
 
 #[cfg(test)]

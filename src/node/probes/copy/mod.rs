@@ -6,28 +6,26 @@
 pub(crate) mod buffers;
 pub mod cases;
 pub(crate) mod cross_node;
-pub(crate) mod devices;
-pub mod listing;
+pub mod devices;
 pub(crate) mod numa;
-pub(crate) mod numbers;
 pub(crate) mod pattern;
 pub(crate) mod peer_access;
 pub(crate) mod raii;
 mod readings;
 mod session;
-pub mod task;
 pub(crate) mod timing;
 
 use std::io;
 use std::path::Path;
 
+use devices::OpenGpu;
+use session::CopySession;
+
 use super::protocol::{ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
 use crate::probes::driver_error;
-use devices::OpenGpu;
+use crate::probes::task::CopyTask;
 use model::probe_problem_class::ProbeProblemClass;
-use session::CopySession;
-use task::CopyTask;
 
 /// Measures and reports the results. Returns an error if the output is closed.
 pub fn measure(task: &CopyTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()> {

@@ -10,24 +10,23 @@
 pub(crate) mod imex_channel;
 pub(crate) mod memory;
 pub(crate) mod sharing_error;
-pub mod task;
 mod trial;
 
 use std::io;
 
+use imex_channel::ImexChannels;
 use serde_json::Value;
+use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 
 use super::copy;
 use super::protocol::{ProbeAbort, ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
 use crate::probes::driver_error;
-use imex_channel::ImexChannels;
+use crate::probes::task::FabricTask;
 use model::exchange::ExchangeReply;
 use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::ProbeProblem;
-use task::FabricTask;
-use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 
 /// How long to wait for the other process, in seconds. Both do the same on the same GPUs at the
 /// same time.

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::SupervisorOutput;
-use crate::probes::copy::task::CopyTask;
 use crate::probes::protocol::{ProbeMatrixCell, ProbeMatrixShape, ProbeMessage};
+use crate::probes::task::CopyTask;
 use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;

@@ -3,8 +3,8 @@
 //! Pure. Both do the same and test each other's memory: equal results appear once.
 
 use super::SupervisorOutput;
-use crate::probes::fabric::task::FabricTask;
 use crate::probes::protocol::ProbeMessage;
+use crate::probes::task::FabricTask;
 use model::fabric_probe::{FABRIC_PROBE_FORMAT, FabricProbeDocument, FabricStep};
 
 /// Builds the document.

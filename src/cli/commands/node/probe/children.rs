@@ -11,9 +11,11 @@ use serde::de::DeserializeOwned;
 
 use crate::exit;
 use crate::exit::CommandError;
+use node::doctor::library_check;
+use node::doctor::library_check::ProbeLibrary;
 use node::facts::nvml::NvmlLibrary;
 use node::facts::telemetry;
-use node::probes::copy::listing;
+use node::probes::copy::devices;
 use node::probes::protocol::ProbeEmitter;
 use node::probes::{collective, copy, fabric};
 
@@ -97,6 +99,33 @@ fn with_emitter(work: impl FnOnce(&mut ProbeEmitter<'_>) -> io::Result<()>) -> i
 
 /// Lists the GPUs.
 pub fn list_gpus(args: &ListArgs) -> anyhow::Result<u8> {
-    with_emitter(|emitter| listing::list_gpus(args.cuda.as_deref(), &args.root, emitter))?;
+    with_emitter(|emitter| devices::list_gpus(args.cuda.as_deref(), &args.root, emitter))?;
+    Ok(exit::PASS)
+}
+
+/// Print what is known about a library; each line repeats and extends the previous one.
+#[derive(Debug, clap::Args)]
+pub struct LibraryArgs {
+    /// The kind of library.
+    #[arg(value_parser = parse_library)]
+    library: ProbeLibrary,
+    /// Path of the library, if it is not the one that the system finds.
+    path: Option<PathBuf>,
+}
+
+fn parse_library(word: &str) -> Result<ProbeLibrary, String> {
+    ProbeLibrary::from_name(word)
+        .ok_or_else(|| "expected a library that the native probes use".to_owned())
+}
+
+/// Loads the library and prints its properties.
+pub fn run_library_check(args: &LibraryArgs) -> anyhow::Result<u8> {
+    let (mut out, mut progress) = (io::stdout().lock(), io::stderr());
+    library_check::write_library_report(
+        args.library,
+        args.path.as_deref(),
+        &mut out,
+        &mut progress,
+    )?;
     Ok(exit::PASS)
 }

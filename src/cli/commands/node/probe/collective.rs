@@ -18,10 +18,10 @@ use model::probe_report::ProbeProblem;
 use node::probes::collective::formula::NcclCollective;
 use node::probes::collective::nccl_path;
 use node::probes::collective::nccl_path::{NcclPath, NcclPathRequest};
-use node::probes::collective::task::CollectiveTask;
 use node::probes::supervisor::child_output::clean;
 use node::probes::supervisor::collective_document::CollectiveProbeRequest;
 use node::probes::supervisor::{ProbeChildSpec, collective_document};
+use node::probes::task::CollectiveTask;
 
 /// Measure NCCL collectives over the GPUs of this node, one process per GPU, without MPI.
 ///

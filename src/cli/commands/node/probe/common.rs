@@ -18,7 +18,7 @@ use model::parse_output::OutputProblemKind;
 use model::probe_problem_class::ProbeProblemClass;
 use model::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu};
 use model::worker_protocol::LONGEST_LINE;
-use node::exec::self_exe;
+use node::exec::executable;
 use node::facts::telemetry;
 use node::probes::protocol::{ProbeEmitter, ProbeMessage};
 use node::probes::supervisor;
@@ -93,7 +93,7 @@ impl GpuProbeOptions {
     /// The supervisor's settings, without any process to supervise yet.
     pub fn build_work(&self) -> anyhow::Result<SupervisorSpec> {
         Ok(SupervisorSpec {
-            executable: self_exe::current_executable()?,
+            executable: executable::current_executable()?,
             node: self.node_name(),
             children: Vec::new(),
             sampler: self.sampler_settings(),

@@ -11,9 +11,9 @@ use crate::exit;
 use engine::report;
 use model::copy::CopyDocument;
 use node::probes::copy::cases;
-use node::probes::copy::task::{CopyTask, CrossNodePairs};
 use node::probes::supervisor::child_output::clean;
 use node::probes::supervisor::{ProbeChildSpec, copy_document};
+use node::probes::task::{CopyTask, CrossNodePairs};
 
 /// The tests of --set quick.
 const QUICK_TESTS: [&str; 5] = [

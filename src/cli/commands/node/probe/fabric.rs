@@ -8,8 +8,8 @@ use crate::exit;
 use crate::exit::CommandError;
 use engine::report;
 use model::fabric_probe::FabricProbeDocument;
-use node::probes::fabric::task::FabricTask;
 use node::probes::supervisor::{ProbeChildSpec, fabric_document};
+use node::probes::task::FabricTask;
 
 /// Try which ways of sharing GPU memory work here: between processes, and over the NVLink fabric
 /// between nodes.

@@ -10,9 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::task::{CopyTask, CrossNodePairs};
 use super::window::CopySpan;
 use crate::ffi::cuda::FABRIC_HANDLE_BYTES;
+use crate::probes::task::{CopyTask, CrossNodePairs};
 
 /// Protocol version; incremented when a message changes its meaning.
 const PROTOCOL_VERSION: u32 = 1;

@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::task::CopyTask;
 use super::handshake::{PeerHello, PeerHelloGpu, PeerReport};
 use super::pairs::GpuFlow;
+use crate::probes::task::CopyTask;
 use model::exchange::{ExchangeReply, ExchangeShare};
 use model::probe_report::ProbedRank;
 

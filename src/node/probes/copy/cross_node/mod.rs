@@ -32,11 +32,11 @@ use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::devices::OpenGpu;
-use super::task::{CopyTask, CrossNodePairs};
 use crate::ffi::cuda::CudaLibrary;
 use crate::probes::driver_error;
 use crate::probes::fabric::imex_channel;
 use crate::probes::protocol::{ProbeAbort, ProbeEmitter, ProbeMatrixShape, ProbeMessage};
+use crate::probes::task::{CopyTask, CrossNodePairs};
 use handshake::{PeerHello, PeerReport};
 use membership::{MembershipUpdate, ProbeMembership};
 use model::parse_output::OutputProblemKind;

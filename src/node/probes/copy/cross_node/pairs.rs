@@ -7,7 +7,7 @@
 use model::probe_report::ProbedRank;
 use model::tournament;
 
-use super::super::task::CrossNodePairs;
+use crate::probes::task::CrossNodePairs;
 
 /// The starting round does not matter, so it is fixed.
 const SEED: u64 = 0;

@@ -348,5 +348,5 @@ fn place_segment(free: &mut [u64], touched: &mut [bool], piece: PlacementPiece) 
 }
 
 #[cfg(test)]
-#[path = "job_packing_tests.rs"]
+#[path = "job_fit_tests.rs"]
 mod tests;

@@ -306,5 +306,5 @@ fn encode_pem(label: &str, der: &[u8]) -> String {
 }
 
 #[cfg(test)]
-#[path = "signing_tests.rs"]
+#[path = "document_signature_tests.rs"]
 mod tests;
