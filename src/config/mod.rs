@@ -3,20 +3,6 @@
 //! TOML; an unknown key is an error with its line and column, because a typo in a limit must not
 //! fall back to a default. Relative paths are relative to the file.
 
-pub mod audit;
-pub mod bounded;
-pub mod burn_in;
-pub mod certificates;
-pub mod gate;
-pub mod history;
-pub mod launcher;
-pub mod metrics;
-pub mod notify;
-pub mod removed;
-pub mod schema;
-pub mod sources;
-pub mod watch;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
+use toml::de::DeTable;
 
 use crate::config::audit::AuditConfig;
 use crate::config::bounded::{BoundedCount, Seconds};
@@ -42,14 +29,29 @@ use control::sources::input_file;
 use control::sweep::ConfirmSettings;
 use engine::plan::PlanLimits;
 use engine::policy::action_policy::Policy;
+use engine::policy::action_policy::removed::REMOVED;
 use model::claims::Claims;
 use model::probe::Probe;
+use model::renamed_keys::find_key;
 use model::renamed_keys::find_renamed_keys;
 use model::text_error::TextError;
 use node::exec;
 use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::ProbeCatalog;
+
+pub mod audit;
+pub mod bounded;
+pub mod burn_in;
+pub mod certificates;
+pub mod gate;
+pub mod history;
+pub mod launcher;
+pub mod metrics;
+pub mod notify;
+pub mod schema;
+pub mod sources;
+pub mod watch;
 
 /// Default delay between a suspicion and its confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
@@ -352,7 +354,7 @@ pub(crate) fn parse(
 ) -> Result<Config, CommandError> {
     let mistake =
         |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
-    let read: ConfigFile = toml::from_str(text).map_err(|error| match removed::first(text) {
+    let read: ConfigFile = toml::from_str(text).map_err(|error| match find_removed_key(text) {
         Some(removed) => mistake(removed),
         None => CommandError::usage(describe_toml_error(name, text, &error)),
     })?;
@@ -533,3 +535,13 @@ pub fn read_claims_file(path: &Path) -> Result<Claims, CommandError> {
 
 #[cfg(test)]
 mod tests;
+
+/// The first such key of a file.
+fn find_removed_key(text: &str) -> Option<ConfigMistake> {
+    let file = DeTable::parse(text).ok()?;
+    let removed = REMOVED.iter().filter_map(|it| {
+        let at = find_key(file.get_ref(), &["policy"], it.key)?;
+        Some((at, format!("[policy] {}: removed: {}", it.key, it.instead)))
+    });
+    removed.min()
+}

@@ -472,7 +472,7 @@ fn memory_that_is_gone_when_it_is_asked_for_ends_all_before_they_connect() {
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
     nothing_is_blamed(&ran);
     let own = ran[2].problem();
-    assert_eq!(own.class.as_str(), "out-of-memory");
+    assert_eq!(own.class.as_str(), "no-memory");
     assert_eq!(own.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-failed", Some("n2")));
@@ -488,7 +488,7 @@ fn a_gpu_that_is_lost_in_mid_run_is_reported_by_its_rank_and_the_others_end() {
     nothing_is_blamed(&ran);
     let own = ran[2].problem();
     // The call that meets it first varies.
-    let classes = ["cuda-error", "nccl-cuda-error"];
+    let classes = ["gpu-lost", "nccl-cuda-error"];
     assert!(classes.contains(&own.class.as_str()) && own.gpu == Some(0), "{own:?}");
     assert_eq!(ran[0].problem().class.as_str(), "rank-failed");
     assert!(ran[1].problems().is_empty() && ran[1].code == Some(0));
@@ -507,7 +507,10 @@ fn no_driver_is_one_clear_problem_and_the_others_know() {
     let [one, other] = three();
     let ran = measured(&[one, other.with("fail cuInit = 100")], &task(&["all_reduce_perf"]));
     let own = ran[2].problem();
-    assert_eq!((own.class.as_str(), own.code.as_deref()), ("no-gpu", Some("CUDA_ERROR_NO_DEVICE")));
+    assert_eq!(
+        (own.class.as_str(), own.code.as_deref()),
+        ("no-device", Some("CUDA_ERROR_NO_DEVICE"))
+    );
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-missing", Some("n2")));
     assert_eq!(ran[0].points().len(), 3);
@@ -561,7 +564,7 @@ fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
     let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
     nothing_is_blamed(&ran);
     let problem = ran[2].problem();
-    assert_eq!(problem.class.as_str(), "out-of-memory");
+    assert_eq!(problem.class.as_str(), "no-memory");
     let sizes: Vec<u64> = ran[0].points().iter().map(|(_, point)| point.bytes).collect();
     assert_eq!(sizes, [4 << 10, 16 << 10], "64 KiB do not fit twice");
     assert!(ran[0].problems().is_empty() && !ran[0].is_whole());

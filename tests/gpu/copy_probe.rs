@@ -380,7 +380,8 @@ fn streams_that_cannot_be_held_are_a_note_and_not_an_error() {
             ProbeMessage::Note { name, value } => Some((name.as_str(), value.as_str())),
             _ => None,
         });
-        let value = "copies start as they are enqueued: the driver cannot hold streams here";
+        let value =
+            "copies start as they are enqueued: the driver does not support stream waits here";
         assert_eq!(note, Some(("start", value)));
         assert_eq!(outcome.row("device_local_copy"), [1500.0; 2]);
         assert!(outcome.problems().is_empty() && outcome.is_complete());

@@ -330,7 +330,7 @@ fn a_node_that_rebooted_is_reported_and_checked_against_its_boot() {
     assert_eq!(booted["anew"]["after_round"], 1);
     let reason = booted["reason"].as_str().expect("why");
     assert!(reason.contains("it has rebooted since the round before"), "{reason}");
-    assert!(output.stderr.contains("n2 starts over (rebooted)"), "{}", output.stderr);
+    assert!(output.stderr.contains("n2 restarts (rebooted)"), "{}", output.stderr);
     assert_eq!(node(&document, "n1")["accepted"], "pass");
     let parts = document["comparison"]["parts"].as_array().expect("parts");
     let of = |name: &str| parts.iter().filter(|it| it["part"]["node"] == name).count();

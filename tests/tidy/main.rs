@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use model::disagreement_class::DisagreementClass;
 use model::finding_class::FindingClass;
+use model::probe_problem_class::ProbeProblemClass;
 
 /// Folders (or files) that are pure: values in, values out.
 const PURE: &[&str] = &[
@@ -436,18 +437,21 @@ fn every_class_of_disagreement_is_documented() {
 fn no_class_is_compared_as_a_string() {
     let of_findings = FindingClass::LISTED.iter().map(FindingClass::as_str);
     let of_claims = DisagreementClass::LISTED.iter().map(DisagreementClass::as_str);
+    let of_probes = ProbeProblemClass::LISTED.iter().map(ProbeProblemClass::as_str);
     let names: BTreeSet<&str> =
-        of_findings.chain(of_claims).filter(|it| it.contains('-')).collect();
+        of_findings.chain(of_claims).chain(of_probes).filter(|it| it.contains('-')).collect();
     for path in files("src", "rs") {
         let name = name(&path);
-        // They define the names. A simulated fleet may have the name of its fault, and a probe's
-        // problems have their own classes.
+        // They define the names. A simulated fleet may have the name of its fault.
         let exempt = [
             "src/model/finding_class.rs",
             "src/model/disagreement_class.rs",
+            "src/model/probe_problem_class.rs",
             "src/cli/simulation_option.rs",
+            // Names of NVML.
+            "src/node/facts/nvml_names.rs",
         ];
-        if exempt.contains(&name.as_str()) || name.starts_with("src/node/probes/") {
+        if exempt.contains(&name.as_str()) {
             continue;
         }
         let code = code(&path);

@@ -103,3 +103,37 @@ fn files_are_named_by_terms_of_the_field() {
         .collect();
     assert!(wrong.is_empty(), "household words in names of files: {wrong:?}");
 }
+
+/// Nouns of the field that end like a gerund.
+const NOUNS: &[&str] = &["accounting", "cabling", "finding", "recording", "testing", "timing"];
+
+/// Files shorter than this belong into the file that uses them, unless they are a term of their
+/// own.
+const SHORT_FILE: usize = 60;
+/// How many such files there are: lower this number, do not raise it.
+const MOST_SHORT_FILES: usize = 37;
+
+#[test]
+fn files_are_named_by_nouns() {
+    let is_gerund = |path: &&std::path::PathBuf| {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let last = stem.trim_end_matches("_tests").rsplit('_').next().unwrap_or_default();
+        last.ends_with("ing") && !NOUNS.contains(&last)
+    };
+    let wrong: Vec<String> =
+        files("src", "rs").iter().filter(is_gerund).map(|path| name(path)).collect();
+    assert!(wrong.is_empty(), "a file is a noun of the field: {wrong:?}");
+}
+
+#[test]
+fn the_number_of_short_files_does_not_grow() {
+    let roots = ["lib.rs", "main.rs", "mod.rs"];
+    let is_short = |path: &&std::path::PathBuf| {
+        let text = fs::read_to_string(path).expect("a readable source");
+        !path.file_name().is_some_and(|file| roots.iter().any(|root| file == *root))
+            && text.lines().count() < SHORT_FILE
+    };
+    let short: Vec<String> =
+        files("src", "rs").iter().filter(is_short).map(|path| name(path)).collect();
+    assert!(short.len() <= MOST_SHORT_FILES, "{} short files: {short:#?}", short.len());
+}

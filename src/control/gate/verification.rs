@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::policy::node_state;
-use engine::policy::plane::SchedulerKind;
+use engine::policy::situation::SchedulerKind;
 use model::kubernetes_node::{
     FabricNodeCondition, GATE, KubernetesNode, KubernetesNodeUpdate, Taint, TaintEdit,
 };

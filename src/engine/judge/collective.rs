@@ -285,7 +285,7 @@ fn judge_runs<'a>(
     if FALLBACK_SHARE <= ratio
         && !under_floor
         && !over_nics
-        && peers.excuse(domain, key, slow, ledger)
+        && peers.withhold_blame(domain, key, slow, ledger)
     {
         return;
     }

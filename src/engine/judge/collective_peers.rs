@@ -73,7 +73,7 @@ impl<'a> CollectivePeers<'a> {
 
     /// Withholds blame for a low run that is as fast as on the other nodes: the node stays in
     /// doubt. Returns whether it did so.
-    pub(super) fn excuse(
+    pub(super) fn withhold_blame(
         &mut self,
         domain: &DomainRecordings<'a>,
         key: &CollectiveRunKey<'a>,

@@ -339,7 +339,7 @@ fn revise_verdict(
     resolved: &[&Finding],
 ) -> NodeVerdict {
     let mut verdict = before.clone();
-    let against = about.iter().filter(|f| node_verdicts::accuses(f, &before.node));
+    let against = about.iter().filter(|f| node_verdicts::blames(f, &before.node));
     let worst = against.filter(|f| Outcome::Unknown < f.outcome);
     let worst = worst.reduce(|worst, next| if worst.outcome < next.outcome { next } else { worst });
     // A doubt of another kind stands, independent of the pair.
@@ -379,7 +379,7 @@ fn revise_unreached_verdict(
 ) -> Option<NodeVerdict> {
     let finding =
         resolved.iter().find(|f| is_unreached(f) && before.kept_by.as_ref() == Some(&f.id))?;
-    if about.iter().any(|f| node_verdicts::accuses(f, &before.node)) {
+    if about.iter().any(|f| node_verdicts::blames(f, &before.node)) {
         return None;
     }
     let read = later.filter(|_| coverage.has_node(&before.node, finding));

@@ -42,7 +42,7 @@ pub(super) fn list_unknown_nodes(nodes: &[NodeVerdict]) -> Vec<UnknownEntry> {
 }
 
 /// Whether a finding blames this node, or a part of it, alone.
-pub(super) fn accuses(finding: &Finding, node: &NodeName) -> bool {
+pub(super) fn blames(finding: &Finding, node: &NodeName) -> bool {
     let kind = matches!(
         finding.locus.kind,
         LocusKind::Gpu | LocusKind::Node | LocusKind::Direction | LocusKind::Tray | LocusKind::Rail
@@ -52,7 +52,7 @@ pub(super) fn accuses(finding: &Finding, node: &NodeName) -> bool {
 }
 
 fn is_against(finding: &Finding, domain: &DomainRecordings<'_>, node: &NodeName) -> bool {
-    accuses(finding, node) && finding.locus.domain.as_ref() == Some(&domain.name)
+    blames(finding, node) && finding.locus.domain.as_ref() == Some(&domain.name)
 }
 
 /// Worst first; the locus and the class break ties.

@@ -117,8 +117,8 @@ pub(super) fn judge(
     if are_shown(&whole, expected.links) {
         for at in less {
             let has = linked.most_links(at);
-            let reason = "at most that many NVLinks to any other GPU are active, and the others \
-                          have all links among each other";
+            let reason = "at most that many NVLinks to any other GPU are active, and all links \
+                          between the other GPUs are active";
             let class = (FindingClass::NvlinkInactive, Outcome::Degraded);
             report_gpu(
                 domain,

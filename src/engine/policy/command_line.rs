@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use super::{drain_reason, kubernetes_label};
 use model::id::NodeName;
 use model::kubernetes_node::{

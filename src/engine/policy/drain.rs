@@ -12,7 +12,7 @@ use super::class_actions::{Accusation, MeasuredGroups};
 use super::drain_cost::{DrainPrices, DrainTradeoff};
 use super::freeze::DrainFreeze;
 use super::journal_state::OwnDrain;
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use super::situation::Situation;
 use super::suspects::SuspectNode;
 use super::{

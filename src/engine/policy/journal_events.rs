@@ -6,7 +6,7 @@
 
 use super::action_policy::Policy;
 use super::journal_state::OwnDrain;
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use super::situation::Situation;
 use super::{
     evidence_checks, lost_drains, release, repeat_confirmation, restored_store, stale_journal,

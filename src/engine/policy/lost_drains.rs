@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::journal_state::{JournalState, OwnDrain};
 use super::marks::MarkNames;
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use super::{node_state, restored_store, slurm_extra_field};
 use model::hostlist;
 use model::id::NodeName;

@@ -23,7 +23,6 @@ pub mod lost_drains;
 pub mod marks;
 pub mod node_state;
 pub mod pause;
-pub mod plane;
 pub mod release;
 pub mod repair_summary;
 pub mod repeat_confirmation;

@@ -8,7 +8,7 @@
 use super::drain_reason;
 use super::drain_reason::OwnReason;
 use super::journal_state::{JournalState, OwnDrain};
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use model::id::NodeName;
 use model::kubernetes_node::{DEGRADED, GATE, REASON};
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};

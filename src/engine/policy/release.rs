@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::action_policy::Policy;
 use super::clean::{CleanRunCount, count_clean_runs, min_clean_gap_s};
 use super::journal_state::OwnDrain;
-use super::plane::SchedulerKind;
+use super::situation::SchedulerKind;
 use super::situation::{EvidenceRun, Situation};
 use super::{certificate, command_line, evidence_checks, marks, node_state};
 use model::action::{Action, ActionKind, VerdictMark, WithheldAction};

@@ -9,7 +9,7 @@ use super::journal_state::JournalState;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::verdict::Verdicts;
 
 /// How much of the plan returned.
@@ -69,4 +69,36 @@ pub struct Situation<'a> {
     pub boots: &'a BTreeMap<NodeName, String>,
     /// The present time.
     pub now: &'a ClockStamp,
+}
+
+/// The scheduler that places work on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulerKind {
+    /// Slurm's controller.
+    Slurm,
+    /// A Kubernetes scheduler.
+    Kubernetes,
+}
+
+impl SchedulerKind {
+    /// The kind of the scheduler that reported this node.
+    pub fn from_node(node: &SchedulerNode) -> Self {
+        if node.kubernetes.is_some() { Self::Kubernetes } else { Self::Slurm }
+    }
+
+    /// Its display name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slurm => "Slurm",
+            Self::Kubernetes => "Kubernetes",
+        }
+    }
+
+    /// The display name of its workloads.
+    pub fn workload_name(self) -> &'static str {
+        match self {
+            Self::Slurm => "jobs",
+            Self::Kubernetes => "pods",
+        }
+    }
 }

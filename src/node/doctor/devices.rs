@@ -135,7 +135,7 @@ pub(super) fn check_rdma(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
 pub(super) fn check_limits() -> Vec<CheckupItem> {
     let what = "open files";
     let capacity =
-        || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
+        || format!("enough for {} workers", open_file_limit::max_sessions().unwrap_or_default());
     // Reports the hard limit: a sweep raises the soft limit itself.
     vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => CheckupItem::missing(

@@ -69,7 +69,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     for page in measured {
         let what =
             format!("{} has numbers too; only the first document's are read", page.node_name());
-        reader.note_strange(OutputProblemKind::Inconsistent, what, Some(page));
+        reader.note_unexpected(OutputProblemKind::Inconsistent, what, Some(page));
     }
     note_unchecked_or_wrong(&mut reader);
     reader.close(&pages)
@@ -86,13 +86,13 @@ fn add_test(
     let (Some(name), Some(run)) = (name, run) else {
         if page.whole {
             let what = "a test without its name or its reading".to_owned();
-            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+            reader.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
         }
         return;
     };
     if !seen.insert((name.clone(), run)) {
         let what = format!("reading {run} appears twice; only the first is read");
-        reader.note_strange_test(&name, OutputProblemKind::Inconsistent, what, page);
+        reader.note_unexpected_in_test(&name, OutputProblemKind::Inconsistent, what, page);
         return;
     }
     let mut points = Vec::new();
@@ -102,18 +102,18 @@ fn add_test(
             Err(_) if !page.whole => continue,
             Err(error) => {
                 let what = format!("a point: {}", text::clean(&error.to_string()));
-                reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
+                reader.note_unexpected_in_test(&name, OutputProblemKind::Unrecognised, what, page);
                 continue;
             }
         };
         if !is_possible(&point) {
             let what =
                 format!("{} bytes: an operation cannot take {} us", point.bytes, point.time_us);
-            reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
+            reader.note_unexpected_in_test(&name, OutputProblemKind::Unrecognised, what, page);
             continue;
         }
         if let Some(what) = find_contradiction(&name, &point, reader.ranks.len()) {
-            reader.note_strange_test(&name, OutputProblemKind::Inconsistent, what, page);
+            reader.note_unexpected_in_test(&name, OutputProblemKind::Inconsistent, what, page);
         }
         points.push(SeriesPoint {
             bytes: point.bytes,
@@ -130,7 +130,7 @@ fn add_test(
     if points.is_empty() {
         if page.whole && page.list("problems").is_empty() {
             let what = format!("reading {run} has no point");
-            reader.note_strange_test(&name, OutputProblemKind::Truncated, what, page);
+            reader.note_unexpected_in_test(&name, OutputProblemKind::Truncated, what, page);
         }
         return;
     }

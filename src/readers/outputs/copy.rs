@@ -49,7 +49,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         }
         if !reader.identifies_ranks(page, pages.len() == 1) {
             let what = format!("{}: its numbers name no node", page.node_name());
-            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+            reader.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
             continue;
         }
         let mut own = BTreeSet::new();
@@ -135,13 +135,13 @@ fn add_test(
     let (Some(name), Some(rows), Some(cols)) = (name, words("rows"), words("cols")) else {
         if page.whole {
             let what = "a test without its name, rows or columns".to_owned();
-            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+            reader.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
         }
         return;
     };
     let refuse = |reader: &mut ProbeDocumentReader, kind, what: String| {
         let what = format!("{}: {what}", page.node_name());
-        reader.note_strange_test(&name, kind, what, page);
+        reader.note_unexpected_in_test(&name, kind, what, page);
     };
     let unit = match test["unit"].as_str() {
         Some("GB/s") => Unit::GigabytesPerSecond,
@@ -247,7 +247,7 @@ impl MergedCopyTest {
         let cells = readings.len().saturating_mul(rows.len()).saturating_mul(cols.len());
         if MOST_CELLS.min(*spare) < cells {
             let what = format!("{}: more cells than any probe measures", self.testcase);
-            reader.note_strange(OutputProblemKind::Unrecognised, what, None);
+            reader.note_unexpected(OutputProblemKind::Unrecognised, what, None);
             return;
         }
         *spare -= cells;

@@ -77,7 +77,7 @@ impl ProbeDocumentReader {
         let documents = find_documents(input, family);
         if documents.is_empty() {
             let what = "the document breaks off before its first field";
-            reader.note_strange(OutputProblemKind::Truncated, what.to_owned(), None);
+            reader.note_unexpected(OutputProblemKind::Truncated, what.to_owned(), None);
         }
         for found in documents {
             reader.add_document(found, format, &mut pages);
@@ -94,13 +94,13 @@ impl ProbeDocumentReader {
             let page = pages.iter().find(|page| page.value["complete"] != Value::Bool(true));
             let name = page.map_or("a node", ProbeDocument::node_name);
             let what = format!("{name}: the probe reports that it did not measure everything");
-            self.note_strange(OutputProblemKind::Truncated, what, page);
+            self.note_unexpected(OutputProblemKind::Truncated, what, page);
         }
         self.parsed
     }
 
     /// Records an unexpected or missing part of a document: the output is not complete.
-    pub(super) fn note_strange(
+    pub(super) fn note_unexpected(
         &mut self,
         kind: OutputProblemKind,
         what: String,
@@ -111,7 +111,7 @@ impl ProbeDocumentReader {
     }
 
     /// The same for one test.
-    pub(super) fn note_strange_test(
+    pub(super) fn note_unexpected_in_test(
         &mut self,
         test: &str,
         kind: OutputProblemKind,
@@ -178,20 +178,20 @@ impl ProbeDocumentReader {
         let page = ProbeDocument { node, value, line: found.line, whole: stopped.is_none() };
         if let Some(other) = page.value["format"].as_str().filter(|other| *other != format) {
             let what = format!("format {}, this version reads {format}", text::clean(other));
-            self.note_strange(OutputProblemKind::Unrecognised, what, Some(&page));
+            self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(&page));
             return;
         }
         if let Some(stop) = stopped {
             let what = format!("the document breaks off, {} was expected", stop.expected);
-            self.note_strange(OutputProblemKind::Truncated, what, Some(&page));
+            self.note_unexpected(OutputProblemKind::Truncated, what, Some(&page));
         }
         if found.more {
             let what = "more text follows the document on its line and is not read".to_owned();
-            self.note_strange(OutputProblemKind::Unrecognised, what, Some(&page));
+            self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(&page));
         }
         if page.node.is_empty() && page.whole {
             let what = "the document does not name its node".to_owned();
-            self.note_strange(OutputProblemKind::Unrecognised, what, Some(&page));
+            self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(&page));
         }
         if let Some(first) = pages.iter().find(|known| known.node == page.node) {
             let what = format!(
@@ -199,7 +199,7 @@ impl ProbeDocumentReader {
                 page.node_name(),
                 first.line
             );
-            self.note_strange(OutputProblemKind::Inconsistent, what, Some(&page));
+            self.note_unexpected(OutputProblemKind::Inconsistent, what, Some(&page));
             return;
         }
         let version = page.value["version"].as_str().map(text::clean);
@@ -237,7 +237,7 @@ impl ProbeDocumentReader {
                 Err(_) if !page.whole => {}
                 Err(error) => {
                     let what = format!("{key}: {}", text::clean(&error.to_string()));
-                    self.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+                    self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
                 }
             }
         }
@@ -258,7 +258,7 @@ impl ProbeDocumentReader {
             }
             Err(error) => {
                 let what = format!("around: {}", text::clean(&error.to_string()));
-                self.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+                self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
             }
         }
     }
@@ -273,7 +273,7 @@ impl ProbeDocumentReader {
                         Some(detail) => text::clean(detail),
                         None => "a problem that cannot be read".to_owned(),
                     };
-                    self.note_strange(OutputProblemKind::Error, what, Some(page));
+                    self.note_unexpected(OutputProblemKind::Error, what, Some(page));
                 }
                 continue;
             };
@@ -316,7 +316,7 @@ impl ProbeDocumentReader {
                 let number = rank.rank;
                 if MOST_RANKS < number || rank.node.is_empty() {
                     let what = format!("{number} is not a valid rank");
-                    self.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
+                    self.note_unexpected(OutputProblemKind::Unrecognised, what, Some(page));
                     continue;
                 }
                 let known = self.ranks.entry(number).or_insert_with(|| rank.clone());
@@ -325,7 +325,7 @@ impl ProbeDocumentReader {
                         "rank {number} is GPU {}:{} here and {}:{} in another document",
                         rank.node, rank.gpu, known.node, known.gpu
                     );
-                    self.note_strange(OutputProblemKind::Inconsistent, what, Some(page));
+                    self.note_unexpected(OutputProblemKind::Inconsistent, what, Some(page));
                 }
             }
         }

@@ -364,7 +364,7 @@ fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec
     }
     if let Some(address) = config.watch.listen.filter(|it| it.ip().is_unspecified()) {
         all.push(format!(
-            "[watch] listen: {address} is all addresses of this machine; name one, or restrict \
+            "[watch] listen: {address} listens on all addresses of this machine; set one, or restrict \
              access (a firewall, a NetworkPolicy)"
         ));
     }

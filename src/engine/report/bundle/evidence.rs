@@ -26,7 +26,7 @@ impl NodeEvidence {
         let domain = case.run.claims.domain_of(node).map(|it| &it.name);
         let leaf = case.run.claims.leaf_of(node).map(|it| it.name.as_str());
         let (against, others): (Vec<&Finding>, Vec<&Finding>) =
-            verdicts.findings.iter().partition(|finding| accuses(&finding.locus, node));
+            verdicts.findings.iter().partition(|finding| blames(&finding.locus, node));
         let is_larger = |finding: &&&Finding| {
             let locus = &finding.locus;
             let at_domain = domain.is_some() && locus.domain.as_ref() == domain;
@@ -50,7 +50,7 @@ impl NodeEvidence {
 }
 
 /// Whether a finding's part is this node or in it.
-fn accuses(locus: &Locus, node: &NodeName) -> bool {
+fn blames(locus: &Locus, node: &NodeName) -> bool {
     let peer = locus.peer.as_deref().map(|peer| peer.split_once(':').map_or(peer, |it| it.0));
     locus.node.as_ref() == Some(node) || peer == Some(node.as_str())
 }

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(class(909, FabricCallStep::ImportPeer, &open()), "imex-peer-missing");
         assert_eq!(class(801, FabricCallStep::Create, &open()), "no-fabric-handles");
         assert_eq!(class(1, FabricCallStep::Create, &open()), "no-fabric-handles");
-        assert_eq!(class(802, FabricCallStep::Create, &open()), "fabric-not-ready");
+        assert_eq!(class(802, FabricCallStep::Create, &open()), "system-not-ready");
         assert_eq!(class(2, FabricCallStep::Create, &open()), "no-memory");
         assert_eq!(class(719, FabricCallStep::Other, &open()), "gpu-lost");
     }
