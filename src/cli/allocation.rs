@@ -18,6 +18,7 @@ use control::gate::allocation::{
     AllocationRequest, ReservationRenewal, clean_up_at_start,
 };
 use control::gate::executor::DEFAULT_PERSIST_TIME;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal;
 use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::pod_allocation::{PodBackend, PodObjectClient};
@@ -184,7 +185,7 @@ impl NodeAllocation {
             minutes: purpose.minutes,
         };
         let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
-        let mut log = note;
+        let mut log = log_event;
         let mut context = AllocationContext {
             backend,
             scheduler: &**scheduler,
@@ -199,7 +200,7 @@ impl NodeAllocation {
                     release_orphans(record, &mut context).await?;
                 }
                 let held = allocation.acquire(&mut context, &request).await;
-                *renewal = ReservationRenewal::start(&context, allocation, note);
+                *renewal = ReservationRenewal::start(&context, allocation, log_event);
                 held
             };
             tokio::select! {
@@ -306,7 +307,7 @@ impl Drop for NodeAllocation {
     fn drop(&mut self) {
         let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
         *renewal = None;
-        let mut log = note;
+        let mut log = log_event;
         let mut context = AllocationContext {
             backend,
             scheduler: &**scheduler,
@@ -457,4 +458,8 @@ fn allocation_error(error: AllocationError) -> CommandError {
         AllocationError::Name(_) => CommandError::usage(error),
         _ => CommandError::environment(error),
     }
+}
+
+fn log_event(event: &GateEvent) {
+    note(&event.to_string());
 }

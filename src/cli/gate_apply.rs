@@ -16,6 +16,7 @@ use crate::config::gate::{GateBackend, GateConfig};
 use crate::exit;
 use crate::exit::CommandError;
 use control::gate::certificates::IssueResult;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal::JournalError;
 use control::gate::kubernetes::{KubernetesScheduler as Cluster, events};
 use control::gate::lease::{LeaseFence, LeaseTerm};
@@ -145,7 +146,7 @@ pub fn run_gate(
     let unsure = identity::find_unsure(&run_data.machines, &run_data.results, &run_data.recordings);
     let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
     let (drivers, boots) = (run_data.driver_versions(), identity::boot_ids(&run_data.machines));
-    let mut log = |text: &str| note(text);
+    let mut log = |event: &GateEvent| note(&event.to_string());
     let (stopper, stop) = watch::channel(false);
     let reconciling = reconciler::reconcile_nodes(ReconcileInput {
         folder: &gate.folder,

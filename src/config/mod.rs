@@ -32,8 +32,7 @@ use engine::policy::action_policy::Policy;
 use engine::policy::action_policy::removed::REMOVED;
 use model::claims::Claims;
 use model::probe::Probe;
-use model::renamed_keys::find_key;
-use model::renamed_keys::find_renamed_keys;
+use model::renamed_keys::{find_key, find_renamed_keys};
 use model::text_error::TextError;
 use node::exec;
 use readers::claims::claims_file;
@@ -249,6 +248,8 @@ pub enum ClaimsSource {
 pub struct Config {
     /// The file it was read from.
     pub path: PathBuf,
+    /// Keys with names of an earlier version.
+    pub renamed_keys: Vec<TextError>,
     /// The origin of the claims.
     pub claims: ClaimsSource,
     /// The folder of run folders.
@@ -328,7 +329,7 @@ pub(crate) fn open_with_scenario(
     let text = read_text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
     let config = parse(&name, &text, path, base, scenario)?;
-    for warning in find_renamed_keys(&name, &text, watch::RENAMED_KEYS) {
+    for warning in &config.renamed_keys {
         anstream::eprintln!("warning: {warning}");
     }
     Ok(config)
@@ -418,6 +419,7 @@ pub(crate) fn parse(
     }
     let mut config = Config {
         path: path.to_owned(),
+        renamed_keys: find_renamed_keys(name, text, watch::RENAMED_KEYS),
         claims,
         run_dir: base.join(read.run_dir.unwrap_or_else(|| PathBuf::from("runs"))),
         thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control::gate::executor::Executor;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::scheduler::Scheduler;
@@ -50,7 +51,7 @@ pub(super) async fn records(
     let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let mut journal = Journal::open(folder).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut log) = (MarkNames::default(), |_: &str| {});
+    let (names, mut log) = (MarkNames::default(), |_: &GateEvent| {});
     let carrier = Executor {
         scheduler: &gate,
         journal: &mut journal,
@@ -64,7 +65,7 @@ pub(super) async fn records(
 
 async fn recovered(gate: &KubernetesScheduler, journal: &mut Journal) -> Vec<ActionRecord> {
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut log) = (MarkNames::default(), |_: &str| {});
+    let (names, mut log) = (MarkNames::default(), |_: &GateEvent| {});
     let carrier = Executor {
         scheduler: gate,
         journal,

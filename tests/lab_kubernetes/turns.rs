@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use control::gate::executor::Executor;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::KubernetesScheduler as Gate;
 use control::gate::scheduler::Scheduler;
@@ -208,7 +209,7 @@ pub(super) fn turn_of(
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // No reader: only the server's state counts.
-    let mut log = |_: &str| {};
+    let mut log = |_: &GateEvent| {};
     let carrier = Executor {
         scheduler: gate,
         journal: &mut journal,

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use control::gate::executor::Executor;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal::Journal;
 use control::gate::scontrol::ScontrolScheduler;
 use control::gate::{executor, journal, recovery};
@@ -122,7 +123,7 @@ pub(super) fn turn(
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // No reader: only the scheduler's state counts.
-    let mut log = |_: &str| {};
+    let mut log = |_: &GateEvent| {};
     let carrier = Executor {
         scheduler: scontrol,
         journal: &mut journal,

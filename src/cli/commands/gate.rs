@@ -16,6 +16,7 @@ use crate::exit::CommandError;
 use crate::{config, exit};
 use control::gate::allocation::OrphanCleanup;
 use control::gate::executor::Executor;
+use control::gate::gate_event::GateEvent;
 use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
 use control::gate::{allocation, clock, drain_restore, journal, recovery};
@@ -301,7 +302,7 @@ fn recover_open_actions(
         )?;
     }
     let (_stopper, stop) = watch::channel(false);
-    let mut log = |text: &str| note(text);
+    let mut log = |event: &GateEvent| note(&event.to_string());
     crate::cli::runtime::build_runtime()?.block_on(async {
         let mut are_gone = allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,
@@ -368,7 +369,7 @@ impl RecoveryContext<'_> {
     fn executor<'c>(
         &'c self,
         journal: &'c mut Journal,
-        log: &'c mut dyn FnMut(&str),
+        log: &'c mut dyn FnMut(&GateEvent),
     ) -> Executor<'c> {
         Executor {
             scheduler: self.scheduler,

@@ -20,6 +20,7 @@ use super::pod_allocation::{PodBackend, allocate_pods, delete_run_objects};
 use super::scheduler::SchedulerTimeouts;
 use super::scheduler::{Scheduler, SchedulerError};
 use super::slurm_allocation::{RENEWAL_INTERVAL, SlurmAllocator, renew_reservation};
+use crate::gate::gate_event::GateEvent;
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::{SlurmLauncher, SlurmPrograms};
 use crate::launch::{HeldNodes, LaunchError, check_name};
@@ -75,7 +76,7 @@ pub struct AllocationContext<'a> {
     /// Time limits of the scheduler.
     pub timeouts: SchedulerTimeouts,
     /// Receives one line per step.
-    pub log: &'a mut dyn FnMut(&str),
+    pub log: &'a mut dyn FnMut(&GateEvent),
 }
 
 /// The nodes to hold.
@@ -209,7 +210,7 @@ impl ReservationRenewal {
     pub fn start(
         context: &AllocationContext<'_>,
         allocation: &Allocation,
-        log: fn(&str),
+        log: fn(&GateEvent),
     ) -> Option<Self> {
         let programs: SlurmPrograms = context.backend.slurm()?.programs.clone();
         let name = allocation.reservation.clone().filter(|_| !allocation.drained.is_empty())?;
@@ -220,7 +221,8 @@ impl ReservationRenewal {
                 let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let Ok(runtime) = built else { continue };
                 if let Err(why) = runtime.block_on(renew_reservation(&programs, limit, &name)) {
-                    log(&format!("reservation {name} is not renewed: {why}"));
+                    let why = why.to_string();
+                    log(&GateEvent::ReservationNotRenewed { name: name.clone(), why });
                 }
             }
         };

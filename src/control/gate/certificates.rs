@@ -12,6 +12,7 @@ use std::{fs, io};
 use serde_json::Value;
 
 use super::clock;
+use crate::gate::gate_event::GateEvent;
 use crate::store::document_signature::{SignatureTrust, SigningKey};
 use crate::store::run_folder::{RunFolder, replace_file};
 use crate::store::{RecordError, run_reader};
@@ -322,11 +323,12 @@ pub fn void_all<'n>(
     folder: &Path,
     nodes: impl IntoIterator<Item = &'n NodeName>,
     why: &str,
-    log: &mut dyn FnMut(&str),
+    log: &mut dyn FnMut(&GateEvent),
 ) {
     for node in nodes {
         if let Err(error) = void_certificate(folder, node, why, &clock::now()) {
-            log(&format!("the certificate of {node} is not voided: {error}"));
+            let why = error.to_string();
+            log(&GateEvent::CertificateNotVoided { node: node.clone(), why });
         }
     }
 }

@@ -12,6 +12,7 @@ use super::executor;
 use super::executor::{Executor, write_controller_start};
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
+use crate::gate::gate_event::{GateEvent, LostDrainOutcome};
 use engine::policy::lost_drains;
 use engine::policy::lost_drains::LostDrains;
 use model::action::{Action, ActionPlan, ActionRecord};
@@ -55,10 +56,12 @@ pub async fn restore_drains(
     };
     let who = drain_store_name(scheduler);
     if let Some(why) = halted {
-        log(&format!("{who} lost the fabricgate drain of {list}; it is not restored: {why}"));
+        let outcome = LostDrainOutcome::NotRestored { why };
+        log(&GateEvent::DrainsLost { store: who, nodes: list, outcome });
         return Ok(Vec::new());
     }
-    log(&format!("{who} lost the fabricgate drain of {list}; draining again"));
+    let outcome = LostDrainOutcome::Restoring;
+    log(&GateEvent::DrainsLost { store: who, nodes: list, outcome });
     let mut by_run: BTreeMap<String, Vec<Action>> = BTreeMap::new();
     let mut events = Vec::new();
     for (node, how) in &vanished.lost {

@@ -5,6 +5,7 @@ use tokio::sync::watch;
 use super::super::fixture::{FakeScheduler, action, block_on, journal, plan};
 use super::super::journal::Journal;
 use super::*;
+use crate::gate::gate_event::GateEvent;
 use engine::policy::marks::MarkNames;
 use model::action::{ActionKind, ActionResult};
 use model::kubernetes_node::KubernetesNode;
@@ -19,7 +20,7 @@ fn with_executor<T>(
 ) -> T {
     let (_sender, stop) = watch::channel(false);
     let names = MarkNames::default();
-    let log = &mut |_: &str| {};
+    let log = &mut |_: &GateEvent| {};
     let scheduler = fake;
     block_on(does(Executor { scheduler, journal, names: &names, settle: SETTLE, log, stop }))
 }

@@ -6,7 +6,7 @@
 //! Slurm has no compare-and-set. Kubernetes has one, and gets the state as it was read.
 
 mod confirmation;
-mod messages;
+mod events;
 mod preconditions;
 
 use std::cmp::Ordering;
@@ -22,6 +22,7 @@ use super::clock;
 use super::journal::{Journal, JournalError};
 use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use super::verification::{ChangeObservation, describe_node};
+use crate::gate::gate_event::GateEvent;
 use confirmation::{NodeObservations, ObservationGoal, explain_missing_change};
 use engine::policy::marks;
 use engine::policy::marks::MarkNames;
@@ -73,8 +74,8 @@ pub struct Executor<'a> {
     pub names: &'a MarkNames,
     /// Time for a change to become visible; see [`DEFAULT_SETTLE_TIME`].
     pub settle: Duration,
-    /// Receives progress messages.
-    pub log: &'a mut dyn FnMut(&str),
+    /// Receives the events of the execution.
+    pub log: &'a mut dyn FnMut(&GateEvent),
     /// Becomes true when no further action may begin. Actions in progress are still
     /// checked and journaled.
     pub stop: watch::Receiver<bool>,
@@ -240,8 +241,8 @@ impl<'p> PlanExecution<'_, 'p> {
 
     /// Logs changes without a journaled outcome, for example because the disk is full.
     fn report_unjournaled(&mut self) {
-        for line in messages::describe_unjournaled(&self.unjournaled) {
-            (self.executor.log)(&line);
+        for event in events::unjournaled_outcomes(&self.unjournaled) {
+            (self.executor.log)(&event);
         }
     }
 
@@ -416,8 +417,8 @@ impl<'p> PlanExecution<'_, 'p> {
             }
             return Ok(());
         }
-        for line in messages::describe_start(&groups) {
-            (self.executor.log)(&line);
+        for event in events::started_updates(&groups) {
+            (self.executor.log)(&event);
         }
         let calls: Vec<(Vec<NodeName>, NodeUpdate, SchedulerSnapshot)> =
             groups.iter().map(UpdateGroup::update_call).collect();
@@ -437,7 +438,7 @@ impl<'p> PlanExecution<'_, 'p> {
             let messages: BTreeSet<&str> =
                 results.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
             for message in messages.into_iter().take(MAX_REPORTED_ERRORS) {
-                (self.executor.log)(&format!("the change is incomplete: {}", text::clean(message)));
+                (self.executor.log)(&GateEvent::UpdateIncomplete { why: text::clean(message) });
             }
         }
         let is_refused = |result: &Result<(), SchedulerError>| {

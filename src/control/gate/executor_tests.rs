@@ -537,7 +537,7 @@ fn defect_18_a_drain_that_cannot_be_journaled_is_reported() {
         journal: &mut journal,
         names: &mark_names(),
         settle: Duration::from_millis(60),
-        log: &mut |text| lines.push(text.to_owned()),
+        log: &mut |event| lines.push(event.to_string()),
         stop,
     };
     block_on(execute_plan_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");

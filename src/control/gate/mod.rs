@@ -14,6 +14,7 @@ pub mod executor;
 mod file_permissions;
 #[cfg(test)]
 mod fixture;
+pub mod gate_event;
 pub mod journal;
 pub mod kubernetes;
 pub mod lease;

@@ -18,6 +18,7 @@ use super::allocation::{
     journal_allocation,
 };
 use super::clock;
+use crate::gate::gate_event::GateEvent;
 use crate::launch::HeldNodes;
 use crate::launch::kubernetes::manifest::ManifestOwner;
 use crate::launch::kubernetes::{KubernetesLauncher, UNSCHEDULABLE};
@@ -149,12 +150,10 @@ impl PodNodeSelector<'_> {
             }
             if reported.is_none_or(|reported| REPORT_INTERVAL <= reported.elapsed()) {
                 reported = Some(Instant::now());
-                let waited = start.elapsed().as_secs();
+                let (waited_s, limit_s) = (start.elapsed().as_secs(), waits.as_secs());
                 for (why, nodes) in group_by_reason(&sorted.busy) {
-                    let limit = waits.as_secs();
-                    (context.log)(&format!(
-                        "waiting for {nodes} since {waited} of {limit} s: {why}"
-                    ));
+                    let why = why.to_owned();
+                    (context.log)(&GateEvent::BusyNodesAwaited { nodes, waited_s, limit_s, why });
                 }
             }
             sleep(POLL_INTERVAL.min(waits / 10)).await;

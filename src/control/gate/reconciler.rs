@@ -16,6 +16,7 @@ use super::scheduler::{Scheduler, SchedulerError};
 use super::{
     allocation, certificates, clock, drain_restore, executor, journal, mark_reassertion, recovery,
 };
+use crate::gate::gate_event::{GateEvent, LostDrainOutcome};
 use crate::gate::scheduler::SchedulerTimeouts;
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
@@ -76,8 +77,8 @@ pub struct ReconcileInput<'a> {
     pub apply: bool,
     /// Becomes true when no further action may begin.
     pub stop: watch::Receiver<bool>,
-    /// Receives progress messages.
-    pub log: &'a mut dyn FnMut(&str),
+    /// Receives the events of the turn.
+    pub log: &'a mut dyn FnMut(&GateEvent),
 }
 
 /// Result of a turn.
@@ -136,10 +137,11 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
     if !lost.is_empty() {
         let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
         let who = drain_restore::drain_store_name(turn.scheduler);
-        (turn.log)(&format!("{who} lost the fabricgate drain of {nodes}: it would be restored"));
+        let outcome = LostDrainOutcome::WouldRestore;
+        (turn.log)(&GateEvent::DrainsLost { store: who, nodes, outcome });
     }
     report_unrecorded(&mut turn, &live, &ledger);
-    tell_left_out(&mut turn, &live);
+    report_single_gpu_marks(&mut turn, &live);
     let controls = certified_nodes(&mut turn, &live);
     for event in decide(&turn, &live, &ledger, &controls, |it| {
         journal_events::collect_events(it, turn.policy)
@@ -194,7 +196,7 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
         live = read_nodes(&turn, journal.state()).await?;
     }
     report_unrecorded(&mut turn, &live, journal.state());
-    tell_left_out(&mut turn, &live);
+    report_single_gpu_marks(&mut turn, &live);
     let again =
         mark_reassertion::reassert_marks(turn.scheduler, &live, journal.state(), turn.policy).await;
     if !again.is_empty() {
@@ -239,9 +241,9 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
 }
 
 /// Logs GPUs that an earlier version took out individually.
-fn tell_left_out(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
+fn report_single_gpu_marks(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
     for line in live.nodes.values().filter_map(device::left_out) {
-        (turn.log)(&line);
+        (turn.log)(&GateEvent::SingleGpuMark(line));
     }
 }
 
@@ -254,7 +256,7 @@ fn report_unrecorded(
 ) {
     for node in node_state::unrecorded_drains(live, ledger) {
         let why = node_state::describe_unrecorded(node);
-        (turn.log)(&format!("{}: {why}; until then it counts in the budgets", node.name));
+        (turn.log)(&GateEvent::UnrecordedDrain { node: node.name.to_string(), why });
     }
 }
 
@@ -266,9 +268,7 @@ fn report_reasserted(turn: &mut ReconcileInput<'_>, again: &[mark_reassertion::R
     }
     for (detail, nodes) in by_detail {
         let nodes = hostlist::fold(nodes);
-        (turn.log)(&format!(
-            "marks of {nodes} were not as recorded or are outdated by now: {detail}"
-        ));
+        (turn.log)(&GateEvent::MarksRestored { nodes, detail: detail.to_owned() });
     }
 }
 
@@ -331,7 +331,7 @@ fn certified_nodes(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) -> B
     let (controls, troubles) =
         certificates::valid_nodes(turn.folder, live, turn.trust, &clock::now());
     for trouble in troubles {
-        (turn.log)(&format!("certificate ignored: {trouble}"));
+        (turn.log)(&GateEvent::CertificateIgnored { why: trouble.to_string() });
     }
     controls
 }
@@ -340,17 +340,18 @@ fn certified_nodes(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) -> B
 /// them.
 fn report_problems(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
     for trouble in live.troubles.iter().take(MAX_REPORTED_PROBLEMS) {
-        (turn.log)(&format!("not read: {}", text::clean(trouble)));
+        (turn.log)(&GateEvent::AnswerUnreadable { why: text::clean(trouble) });
     }
     if MAX_REPORTED_PROBLEMS < live.troubles.len() {
-        (turn.log)(&format!("and {} more", live.troubles.len() - MAX_REPORTED_PROBLEMS));
+        let count = live.troubles.len() - MAX_REPORTED_PROBLEMS;
+        (turn.log)(&GateEvent::AnswerUnreadableMore { count });
     }
 }
 
 /// Logs the journal's notes about its own file.
 fn report_journal_notes(turn: &mut ReconcileInput<'_>, journal: &Journal) {
     for note in journal.notes() {
-        (turn.log)(note);
+        (turn.log)(&GateEvent::JournalNote(note.clone()));
     }
 }
 
@@ -394,7 +395,7 @@ mod tests {
             trust: &SignatureTrust::default(),
             apply: false,
             stop,
-            log: &mut |text| lines.push(text.to_owned()),
+            log: &mut |event| lines.push(event.to_string()),
         }))
         .expect("a turn");
         (turned, lines)
@@ -411,7 +412,7 @@ mod tests {
             let (folder, mut journal) = fixture::journal();
             let (_stopper, stop) = watch::channel(false);
             let names = Policy::default().marks;
-            let log = &mut |_: &str| {};
+            let log = &mut |_: &GateEvent| {};
             let settle = Duration::from_millis(10);
             let carrier = Executor {
                 scheduler: &fake,

@@ -14,6 +14,7 @@ use super::executor::Executor;
 use super::journal::JournalError;
 use super::verification::{ChangeObservation, is_condition_missing, verify_change};
 use super::{certificates, clock};
+use crate::gate::gate_event::GateEvent;
 use engine::policy::device;
 use engine::policy::journal_state::OpenIntent;
 use model::action::{Action, ActionKind, ActionRecord, ActionResult};
@@ -62,7 +63,7 @@ async fn recover_intents_after(
     if open.is_empty() {
         return Ok(Vec::new());
     }
-    (carrier.log)(&format!("checking {} actions that began but have no outcome", open.len()));
+    (carrier.log)(&GateEvent::OpenActions { count: open.len() });
     let now = clock::now();
     let mut found: BTreeMap<String, (ActionResult, String)> =
         open.iter().filter_map(|it| Some((it.id.clone(), of_one_gpu(&it.action)?))).collect();

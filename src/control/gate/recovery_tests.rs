@@ -6,6 +6,7 @@ use super::super::certificates::CertificateSigning;
 use super::super::fixture::{FakeScheduler, action, block_on, certificate, journal};
 use super::super::journal::Journal;
 use super::*;
+use crate::gate::gate_event::GateEvent;
 use crate::store::document_signature::SignatureTrust;
 use engine::policy::marks::MarkNames;
 use model::action::{Action, ActionKind};
@@ -196,7 +197,7 @@ fn an_unanswered_change_is_not_dropped_by_the_next_turn() {
         let (_sender, stop) = watch::channel(false);
         let settle = Duration::from_secs(60);
         let names = MarkNames::default();
-        let log = &mut |_: &str| {};
+        let log = &mut |_: &GateEvent| {};
         let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log, stop };
         block_on(recover_intents_after(carrier, Duration::ZERO, Duration::ZERO)).expect("written")
             [0]
@@ -233,7 +234,7 @@ fn defect_2_of_security_a_change_of_a_killed_sender_counts_until_it_can_no_longe
     let recover = |journal: &mut Journal, in_flight: Duration| {
         let (_sender, stop) = watch::channel(false);
         let (names, settle) = (MarkNames::default(), Duration::ZERO);
-        let log = &mut |_: &str| {};
+        let log = &mut |_: &GateEvent| {};
         let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log, stop };
         block_on(recover_intents_after(carrier, Duration::ZERO, in_flight)).expect("written")[0]
             .clone()

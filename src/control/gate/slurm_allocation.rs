@@ -14,6 +14,7 @@ use super::allocation::{
     journal_allocation,
 };
 use super::verification;
+use crate::gate::gate_event::GateEvent;
 use crate::launch::WorkerTarget;
 use crate::launch::slurm::{
     BusyNodePolicy, DrainedNodePolicy, IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms,
@@ -275,7 +276,8 @@ impl SlurmAllocator<'_, '_> {
         let lifts = !lifting.is_empty();
         let minutes = request.minutes + waiting + RESERVATION_MARGIN_MINUTES;
         let minutes = if lifts { minutes.max(MIN_RESERVATION_MINUTES) } else { minutes };
-        (self.context.log)(&format!("reserving {} as {name}", fold_nodes(&wanted.reserved)));
+        let nodes = fold_nodes(&wanted.reserved);
+        (self.context.log)(&GateEvent::ReservationRequested { nodes, name: name.clone() });
         let user = &self.slurm.user;
         let made = self.slurm_commands().reserve(&name, &wanted.reserved, minutes, user).await;
         if let Err(failure) = made {
@@ -315,7 +317,8 @@ impl SlurmAllocator<'_, '_> {
                 NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
             if let Err(error) = self.context.scheduler.update_nodes(&drained, &resume).await {
                 // Some nodes may be resumed; the others are left out below.
-                (self.context.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
+                let (nodes, why) = (fold_nodes(&drained), error.to_string());
+                (self.context.log)(&GateEvent::ResumeFailed { nodes, why });
             }
         }
         self.wait_until_idle(
@@ -351,8 +354,8 @@ impl SlurmAllocator<'_, '_> {
             }
             if REPORT_INTERVAL <= reported.elapsed() {
                 reported = Instant::now();
-                let waited = start.elapsed().as_secs();
-                (self.context.log)(&format!("waiting for {} since {waited} s", fold_nodes(&left)));
+                let (nodes, waited_s) = (fold_nodes(&left), start.elapsed().as_secs());
+                (self.context.log)(&GateEvent::NodesAwaited { nodes, waited_s });
             }
             sleep(POLL_INTERVAL.min(limit / 10)).await;
         }
@@ -433,11 +436,9 @@ impl SlurmAllocator<'_, '_> {
             }
             let waits = queues && attempt == 0;
             if waits {
-                let wait = self.slurm.wait_s;
-                (self.context.log)(&format!(
-                    "{domain}: queueing for {}, up to {wait} s",
-                    fold_nodes(&members)
-                ));
+                let (nodes, limit_s) = (fold_nodes(&members), self.slurm.wait_s);
+                let domain = domain.clone();
+                (self.context.log)(&GateEvent::JobQueued { domain, nodes, limit_s });
             }
             // The minimum over all nodes: a step gets the GPUs that its job requested.
             let least = members.iter().map(|n| gpus.get(n).copied().unwrap_or(0)).min();
@@ -456,14 +457,16 @@ impl SlurmAllocator<'_, '_> {
             };
             match self.slurm_commands().allocate(self.slurm, &job).await {
                 Ok(number) => {
-                    (self.context.log)(&format!("{domain}: job {number} holds {list}"));
+                    let (domain, job) = (domain.clone(), number.clone());
+                    (self.context.log)(&GateEvent::JobStarted { domain, job, nodes: list });
                     for node in members {
                         allocation.nodes.targets.insert(node, WorkerTarget::Job(number.clone()));
                     }
                     return Ok(());
                 }
                 Err(failure) if failure.is_busy || waits => {
-                    (self.context.log)(&format!("{domain}: {}", failure.message));
+                    let (domain, why) = (domain.clone(), failure.message.clone());
+                    (self.context.log)(&GateEvent::JobFailed { domain, why });
                     if attempt + 1 == MAX_JOB_ATTEMPTS {
                         for node in std::mem::take(&mut members) {
                             let why = format!("its job did not start: {}", failure.message);

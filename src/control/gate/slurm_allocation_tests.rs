@@ -6,6 +6,7 @@ use super::super::fixture::FakeScheduler;
 use super::*;
 use crate::gate::allocation::{AllocationBackend, OrphanCleanup, clean_up_orphans};
 use crate::gate::clock;
+use crate::gate::gate_event::GateEvent;
 use crate::gate::journal::Journal;
 use crate::gate::scheduler::SchedulerTimeouts;
 use model::action::{Action, ActionKind, ActionResult};
@@ -61,7 +62,7 @@ fn hold_drained_node(
         persist: Duration::ZERO,
         in_flight: Duration::ZERO,
     };
-    let mut log = |_: &str| {};
+    let mut log = |_: &GateEvent| {};
     let backend = AllocationBackend::Slurm(Box::new(slurm));
     let mut context = AllocationContext {
         backend: &backend,
@@ -177,7 +178,7 @@ impl OrphanFixture {
             in_flight: Duration::from_secs(in_flight_s),
         };
         let mut log = String::new();
-        let mut append = |text: &str| log.push_str(text);
+        let mut append = |event: &GateEvent| log.push_str(&event.to_string());
         let cleaning = OrphanCleanup {
             journal: &mut self.journal,
             scheduler: &self.fake,

@@ -58,9 +58,11 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
     let name = file.map(|file| file.display().to_string()).unwrap_or_default();
     match read_config(file) {
         Ok(config) => {
-            let (means, warnings) =
+            let (means, mut warnings) =
                 (describe_config(&config), collect_warnings(&config, &Path::exists));
             if json {
+                // In text they are on standard error, as with every command.
+                warnings.extend(config.renamed_keys.iter().map(ToString::to_string));
                 let format = CHECK_FORMAT;
                 let checked = ConfigCheckDocument {
                     format,
@@ -491,6 +493,17 @@ mod tests {
         let ssh = "claims = \"c\"\n[sources.slurm]\n\
                    scontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
         assert_eq!(warnings_of(ssh), "");
+    }
+
+    #[test]
+    fn a_key_with_its_earlier_name_is_a_warning_with_its_place() {
+        let config = read_text("claims = \"c\"\n[watch]\ntogether = 2\n");
+        let warnings: Vec<String> = config.renamed_keys.iter().map(ToString::to_string).collect();
+        assert!(
+            warnings[0].contains(":3:1: ") && warnings[0].contains("min_nodes"),
+            "{warnings:?}"
+        );
+        assert!(read_text("claims = \"c\"\n[watch]\nmin_nodes = 2\n").renamed_keys.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::AllocationContext;
 use crate::gate::clock::age_s;
+use crate::gate::gate_event::{GateEvent, OrphanRetry};
 use crate::gate::journal::{Journal, JournalError};
 use crate::gate::pod_allocation::PodObjectClient;
 use crate::gate::scheduler::Scheduler;
@@ -38,8 +39,8 @@ pub struct OrphanCleanup<'a> {
     pub timeouts: SchedulerTimeouts,
     /// A host whose processes have ended, as stated by the operator.
     pub gone_host: Option<&'a str>,
-    /// Receives one line per step.
-    pub log: &'a mut dyn FnMut(&str),
+    /// Receives the event of each step.
+    pub log: &'a mut dyn FnMut(&GateEvent),
 }
 
 /// Ends every allocation whose process has ended: cancels its jobs, drains the nodes
@@ -87,14 +88,13 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
         if !is_over {
             if owner == AllocationOwner::OtherHost {
                 are_gone = false;
-                log(&format!(
-                    "{name} is held by process {} on {}, whose state is unknown here; {}; \
-                     to inspect: `{}`",
-                    hold.pid,
-                    cleaned(&hold.host),
-                    describe_remedy(&hold.host),
-                    inspection_command(&name, hold.kind)
-                ));
+                let inspection = inspection_command(&name, hold.kind);
+                let remedy = describe_remedy(&hold.host);
+                log(&GateEvent::OrphanOwnerUnknown {
+                    subject: format!("{name} is held"),
+                    owner: format!("process {} on {}", hold.pid, cleaned(&hold.host)),
+                    remedy: format!("; {remedy}; to inspect: `{inspection}`"),
+                });
             }
             continue;
         }
@@ -106,21 +106,20 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
         };
         match done {
             Ok(detail) => {
-                log(&format!("left behind by process {}: {name}: {detail}", hold.pid));
+                let (subject, pid) = (name.clone(), Some(hold.pid));
+                log(&GateEvent::OrphanFreed { subject, pid, detail: detail.clone() });
                 journal.append(JournalEvent::Freed { name, detail })?;
             }
             Err(why) => {
                 are_gone = false;
-                log(&format!("{name} cannot be freed now; the next turn retries: {why}"));
+                let when = OrphanRetry::NextTurn;
+                log(&GateEvent::OrphanKept { subject: name, when, why });
             }
         }
     }
     if !others.is_empty() {
         are_gone = false;
-        log(&format!(
-            "{} may still hold nodes; a configuration with their launcher frees them",
-            others.join(", ")
-        ));
+        log(&GateEvent::OrphansOfOtherLauncher { names: others.join(", ") });
     }
     Ok(are_gone)
 }
@@ -137,7 +136,9 @@ pub async fn clean_up_at_start(
         return Ok(state);
     }
     let mut journal = Journal::open(context.folder)?;
-    journal.notes().iter().for_each(|note| (context.log)(note));
+    for note in journal.notes() {
+        (context.log)(&GateEvent::JournalNote(note.clone()));
+    }
     clean_up_orphans(OrphanCleanup {
         journal: &mut journal,
         scheduler: context.scheduler,
@@ -158,7 +159,7 @@ async fn clean_up_pods(
     holds: &[(String, OpenAllocation)],
     gone_host: Option<&str>,
     journal: &mut Journal,
-    log: &mut dyn FnMut(&str),
+    log: &mut dyn FnMut(&GateEvent),
 ) -> Result<bool, JournalError> {
     let listed = match PodObjectClient::connect(kubernetes, limit).await {
         Ok(objects) => pod_allocation::list_run_objects(&objects).await.map(|left| (objects, left)),
@@ -167,7 +168,7 @@ async fn clean_up_pods(
     let (objects, mut left) = match listed {
         Ok(listed) => listed,
         Err(why) => {
-            log(&format!("objects that earlier runs left in the cluster are unknown: {why}"));
+            log(&GateEvent::OrphansUnknown { why });
             return Ok(false);
         }
     };
@@ -184,24 +185,23 @@ async fn clean_up_pods(
         };
         if !may {
             are_gone = false;
-            log(&format!(
-                "pods of run {run} are needed by process {} on {}, whose state is unknown here; {}",
-                hold.pid,
-                cleaned(&hold.host),
-                describe_remedy(&hold.host)
-            ));
+            log(&GateEvent::OrphanOwnerUnknown {
+                subject: format!("pods of run {run} are needed"),
+                owner: format!("process {} on {}", hold.pid, cleaned(&hold.host)),
+                remedy: format!("; {}", describe_remedy(&hold.host)),
+            });
             continue;
         }
         match pod_allocation::delete_run_objects(&objects, run, now).await {
             Ok(detail) => {
-                log(&format!("left behind by process {}: run {run}: {detail}", hold.pid));
+                let (subject, pid) = (format!("run {run}"), Some(hold.pid));
+                log(&GateEvent::OrphanFreed { subject, pid, detail: detail.clone() });
                 journal.append(JournalEvent::Freed { name: run.clone(), detail })?;
             }
             Err(why) => {
                 are_gone = false;
-                log(&format!(
-                    "pods of run {run} cannot be freed now; the next turn retries: {why}"
-                ));
+                let (subject, when) = (format!("pods of run {run}"), OrphanRetry::NextTurn);
+                log(&GateEvent::OrphanKept { subject, when, why });
             }
         }
     }
@@ -230,20 +230,23 @@ async fn clean_up_pods(
                     format!("process {pid} on {host}")
                 });
                 are_gone = false;
-                log(&format!(
-                    "{what} of run {shown} are needed by {by}, whose state is unknown here{}",
-                    then.unwrap_or_default()
-                ));
+                log(&GateEvent::OrphanOwnerUnknown {
+                    subject: format!("{what} of run {shown} are needed"),
+                    owner: by,
+                    remedy: then.unwrap_or_default(),
+                });
                 continue;
             }
         }
         match pod_allocation::delete_run_objects(&objects, &run, now).await {
             Ok(detail) => {
-                log(&format!("left behind, in no journal of this host: run {shown}: {detail}"));
+                let subject = format!("run {shown}");
+                log(&GateEvent::OrphanFreed { subject, pid: None, detail });
             }
             Err(why) => {
                 are_gone = false;
-                log(&format!("{what} of run {shown} cannot be removed now: {why}"));
+                let (subject, when) = (format!("{what} of run {shown}"), OrphanRetry::Later);
+                log(&GateEvent::OrphanKept { subject, when, why });
             }
         }
     }

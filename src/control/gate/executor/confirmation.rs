@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{PlanExecution, StartedAction, permit_state_change};
+use crate::gate::gate_event::GateEvent;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::verification;
@@ -91,7 +92,7 @@ impl<'p> PlanExecution<'_, 'p> {
                 return Ok(());
             }
             if !self.persist_time.is_zero() {
-                (self.executor.log)("waiting until the scheduler has persisted the changes");
+                (self.executor.log)(&GateEvent::UpdatesPersisting);
             }
             sleep_until(self.last_change + self.persist_time).await;
             let seen =
@@ -157,7 +158,7 @@ impl<'p> PlanExecution<'_, 'p> {
                 let nodes: Vec<NodeName> =
                     lost.iter().map(|it| it.item.action.node.clone()).collect();
                 let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-                (self.executor.log)(&format!("{list}: acknowledged but lost; trying again"));
+                (self.executor.log)(&GateEvent::UpdateLost { nodes: list });
                 // The intent stays open in the journal meanwhile.
                 let now = seen.to_snapshot(&nodes);
                 let result =

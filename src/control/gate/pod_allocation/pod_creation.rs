@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::object_client::{ObjectCallFailure, PodObjectClient, PodObjectKind};
 use super::pod_state::{PodState, last_warning, parse_pod_state};
 use crate::gate::allocation::{AllocationDomain, AllocationError, group_by_reason};
+use crate::gate::gate_event::GateEvent;
 use crate::launch::kubernetes::manifest::{
     ManifestOwner, NODE_ANNOTATION, OWNER_ANNOTATION, WorkerPodSpec,
 };
@@ -48,7 +49,7 @@ pub(super) struct PodCreator<'a> {
     pub(super) owner: ManifestOwner<'a>,
     pub(super) deadline_s: u64,
     pub(super) idle_s: u64,
-    pub(super) log: &'a mut dyn FnMut(&str),
+    pub(super) log: &'a mut dyn FnMut(&GateEvent),
 }
 
 /// The resources of a node that a pod depends on.
@@ -202,10 +203,8 @@ impl PodCreator<'_> {
         }
         match claimed {
             Some(claimed) if offered < claimed => {
-                let resource = &self.kubernetes.resource;
-                (self.log)(&format!(
-                    "{node} offers {offered} {resource}, and {claimed} are claimed"
-                ));
+                let (node, resource) = (node.clone(), self.kubernetes.resource.clone());
+                (self.log)(&GateEvent::FewerGpusOffered { node, resource, offered, claimed });
                 Some(offered)
             }
             claimed => Some(claimed.unwrap_or(offered)),
@@ -349,7 +348,8 @@ impl PodCreator<'_> {
                 };
                 // The pod must not start later, after the wait has ended.
                 if let Err(refused) = self.objects.delete(PodObjectKind::Pod, pod).await {
-                    (self.log)(&format!("the pod on {node}: {}", refused.message));
+                    let (node, why) = (node.clone(), refused.message);
+                    (self.log)(&GateEvent::PodDeletionFailed { node, why });
                 }
                 held.skipped.insert(node.clone(), why);
                 waiting.remove(&node);
@@ -381,7 +381,8 @@ impl PodCreator<'_> {
     fn report_waiting(&mut self, waiting: &BTreeMap<NodeName, PendingPod>, waited: Duration) {
         let reasons = waiting.iter().map(|(node, it)| (node.clone(), it.why.clone())).collect();
         for (why, nodes) in group_by_reason(&reasons) {
-            (self.log)(&format!("pods on {nodes} do not run after {} s: {why}", waited.as_secs()));
+            let (waited_s, why) = (waited.as_secs(), why.to_owned());
+            (self.log)(&GateEvent::PodsAwaited { nodes, waited_s, why });
         }
     }
 }
