@@ -83,7 +83,7 @@ impl<'c, 't> CopySession<'c, 't> {
                 match gate.can_hold(&self.gpus[at]) {
                     Ok(true) => {}
                     Ok(false) => {
-                        why = Some("the driver does not support stream waits here".to_owned())
+                        why = Some("the driver does not support stream waits here".to_owned());
                     }
                     Err(error) => {
                         let doing = format!("making GPU {} wait", self.gpus[at].index());
