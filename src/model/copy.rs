@@ -29,6 +29,9 @@ pub struct CopyDocument {
     pub copies: u32,
     /// Warm-up copies before them.
     pub warmup: u32,
+    /// The least time of copies before those, in milliseconds.
+    #[serde(default)]
+    pub warmup_ms: u32,
     /// The GPUs of this node.
     pub gpus: Vec<ProbedGpu>,
     /// The GPUs of all nodes, where several measured together.

@@ -171,6 +171,11 @@ impl FabricFacts {
                 "access timeout recovery in progress (query again later)",
             ),
             (health.partition_assigned, HealthCondition::No, "no partition assigned"),
+            (
+                health.fabric_manager_connected,
+                HealthCondition::No,
+                "not connected to the global fabric manager",
+            ),
         ];
         let bad = conditions.iter().filter(|(found, bad, _)| found == bad);
         words.extend(bad.map(|(_, _, what)| (*what).to_owned()));
@@ -261,6 +266,9 @@ pub struct FabricHealth {
     pub incorrect_configuration: Option<String>,
     /// The GPU is assigned to a partition (newer drivers).
     pub partition_assigned: HealthCondition,
+    /// The GPU is connected to the global fabric manager (newer drivers).
+    #[serde(default)]
+    pub fabric_manager_connected: HealthCondition,
     /// `healthy`, `unhealthy`, `limited capacity`; absent where the driver does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -330,6 +338,8 @@ pub enum LinkState {
     Inactive,
     /// The link sleeps to save power and wakes on demand.
     Sleep,
+    /// The link is up, and the driver does not use it for traffic.
+    TrafficDisabled,
     /// A state unknown to this version, by its number.
     Other(u64),
 }

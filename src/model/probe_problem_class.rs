@@ -54,6 +54,7 @@ classes! {
     ExclusiveMode = "exclusive-mode",
     Mig = "mig",
     GpuUnavailable = "gpu-unavailable",
+    Mps = "mps",
     NotPermitted = "not-permitted",
     NotSupported = "not-supported",
     NoPeerAccess = "no-peer-access",
@@ -109,6 +110,7 @@ classes! {
     UnevenRound = "uneven-round",
     CopyStuck = "copy-stuck",
     // Processes of a probe.
+    RootRefused = "root-refused",
     NotStarted = "not-started",
     Hung = "hung",
     Unreadable = "unreadable",

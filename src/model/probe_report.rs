@@ -28,6 +28,10 @@ pub struct ProbedGpu {
     /// NUMA node of the host memory in the measurement; absent where the system does not report
     /// it.
     pub numa_node: Option<u32>,
+    /// NUMA node of the GPU, if this process may not use its CPUs: the host memory is on another
+    /// node, and host copies may be slower for that reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_numa_node: Option<u32>,
     /// Memory size, in bytes.
     pub memory_bytes: Option<u64>,
 }

@@ -25,6 +25,10 @@ pub enum ThrottleReason {
     HardwarePowerBrake,
     /// Display clocks are set.
     DisplayClocks,
+    /// A limit of the board is reached.
+    BoardLimit,
+    /// Clocks are limited for the reliability of the GPU.
+    Reliability,
     /// A reason unknown to this version, as text.
     Other(String),
 }
@@ -32,7 +36,7 @@ pub enum ThrottleReason {
 use ThrottleReason::*;
 
 /// The NVML bit and the text of each reason.
-static NVML_REASONS: [(u64, ThrottleReason, &str); 9] = [
+static NVML_REASONS: [(u64, ThrottleReason, &str); 11] = [
     (0x1, Idle, "idle"),
     (0x2, ApplicationClocks, "application clocks"),
     (0x4, SoftwarePowerCap, "software power cap"),
@@ -42,6 +46,8 @@ static NVML_REASONS: [(u64, ThrottleReason, &str); 9] = [
     (0x40, HardwareThermalSlowdown, "hardware thermal slowdown"),
     (0x80, HardwarePowerBrake, "hardware power brake"),
     (0x100, DisplayClocks, "display clocks"),
+    (0x200, BoardLimit, "board limit"),
+    (0x400, Reliability, "reliability"),
 ];
 
 impl ThrottleReason {
@@ -69,9 +75,9 @@ impl ThrottleReason {
             | SoftwareThermalSlowdown
             | HardwareThermalSlowdown
             | HardwarePowerBrake => true,
-            Idle | ApplicationClocks | SoftwarePowerCap | SyncBoost | DisplayClocks | Other(_) => {
-                false
-            }
+            // NVML does not describe the limits of board and reliability as a fault.
+            Idle | ApplicationClocks | SoftwarePowerCap | SyncBoost | DisplayClocks
+            | BoardLimit | Reliability | Other(_) => false,
         }
     }
 }
@@ -111,13 +117,13 @@ mod tests {
     #[test]
     fn bits_without_a_name_are_kept() {
         assert_eq!(reason_texts(0x24), ["software power cap", "software thermal slowdown"]);
-        assert_eq!(reason_texts(0x201), ["idle", "bits 0x200"]);
+        assert_eq!(reason_texts(0x801), ["idle", "bits 0x800"]);
         assert!(reason_texts(0).is_empty());
     }
 
     #[test]
     fn a_reason_is_read_back_as_it_was_written() {
-        let all = ThrottleReason::from_bits(0x3ff);
+        let all = ThrottleReason::from_bits(0xfff);
         assert_eq!(all.len(), NVML_REASONS.len() + 1);
         for reason in all {
             assert_eq!(ThrottleReason::parse(&reason.to_string()), reason);

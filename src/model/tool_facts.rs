@@ -79,6 +79,9 @@ pub struct ToolDevice {
     /// Its host, where the output contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// NUMA node of the GPU, if the measured host memory is known to be on another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable_numa_node: Option<u32>,
 }
 
 /// One process of a multi-process run.

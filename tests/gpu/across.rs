@@ -28,6 +28,7 @@ fn task(node: &str, across: CrossNodePairs, tests: &[&str]) -> CopyTask {
         buffer_bytes: 1 << 20,
         copies: 16,
         warmup: 1,
+        warmup_ms: 0,
         across: Some(across),
     }
 }

@@ -11,7 +11,7 @@ use crate::program::{Place, Ran};
 use crate::stub::{Library, Machine};
 
 /// Few and small copies.
-const SMALL: [&str; 9] = [
+const SMALL: [&str; 10] = [
     "--json",
     "node",
     "probe",
@@ -19,6 +19,7 @@ const SMALL: [&str; 9] = [
     "--buffer=1",
     "--copies=2",
     "--warmup=1",
+    "--warmup-ms=0",
     "--node=n1",
     "--no-around",
 ];

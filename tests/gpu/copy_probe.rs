@@ -31,6 +31,7 @@ fn task(tests: &[&str]) -> CopyTask {
         buffer_bytes: 64 << 10,
         copies: 2,
         warmup: 1,
+        warmup_ms: 0,
         across: None,
     }
 }

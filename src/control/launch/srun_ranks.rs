@@ -28,6 +28,8 @@ struct MpirunOptions {
     hosts: Vec<String>,
     per_node: Option<String>,
     variables: Vec<String>,
+    /// A variable of the worker is passed to the ranks.
+    exports_own: bool,
 }
 
 /// The same command with `srun`; `None` if it does not call mpirun.
@@ -53,6 +55,7 @@ pub fn convert_to_srun(
     };
     let mut words = vec!["env".to_owned()];
     words.extend(STEP_SIZE_VARIABLES.iter().flat_map(|name| ["-u".to_owned(), (*name).to_owned()]));
+    let exports = options.exports_own || !options.variables.is_empty();
     words.append(&mut options.variables);
     words.extend(slurm.node_srun.iter().cloned());
     words.extend([
@@ -63,6 +66,10 @@ pub fn convert_to_srun(
         "--kill-on-bad-exit=1".to_owned(),
         format!("--mpi={}", slurm.mpi),
     ]);
+    if exports {
+        // A site, or the step of the worker, may limit what srun exports (SLURM_EXPORT_ENV).
+        words.push("--export=ALL".to_owned());
+    }
     if !options.hosts.is_empty() {
         words.push(format!("--nodes={}", options.hosts.len()));
         let hosts = options.hosts.iter().map(String::as_str);
@@ -97,8 +104,8 @@ fn parse_mpirun<'w>(
                 options.per_node = Some(each.ok_or_else(unknown)?.to_owned());
             }
             "bind-to" if value == "none" => {}
-            // Without a value srun passes it on, as it does all variables.
-            "x" if !value.contains('=') => {}
+            // Without a value it is one of the worker's variables.
+            "x" if !value.contains('=') => options.exports_own = true,
             "x" => options.variables.push(value.clone()),
             _ => return Err(unknown()),
         }
@@ -133,10 +140,12 @@ mod tests {
         assert_eq!(
             srun(mpirun).expect("understood").expect("mpirun"),
             "env NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV srun --jobid=7 --overlap --mem=0 \
-             --cpu-bind=none --kill-on-bad-exit=1 --mpi=pmix --nodes=2 --nodelist=n[1-2] \
-             --ntasks=8 --ntasks-per-node=4 all_reduce_perf -b 8M -n 5"
+             --cpu-bind=none --kill-on-bad-exit=1 --mpi=pmix --export=ALL --nodes=2 \
+             --nodelist=n[1-2] --ntasks=8 --ntasks-per-node=4 all_reduce_perf -b 8M -n 5"
         );
         let set = srun("env A=1 mpirun -np 2 tool").expect("understood").expect("mpirun");
+        let own = srun("mpirun -np 2 -x NAME tool").expect("understood").expect("mpirun");
+        assert!(own.contains(" --export=ALL "), "{own}");
         assert!(set.starts_with("env A=1 srun ") && set.ends_with("--ntasks=2 tool"), "{set}");
     }
 

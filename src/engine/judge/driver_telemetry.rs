@@ -146,10 +146,16 @@ fn explain_throttling(gpu: &GpuTelemetry) -> Option<String> {
     (!named.is_empty()).then(|| format!("it was throttled ({}){heat}", named.join(", ")))
 }
 
+/// Counters that also grow on a sound link: NVLink 5 corrects errors all the time, and NVIDIA
+/// documents no threshold.
+const CORRECTED_ERRORS: &[&str] = &["effective_errors"];
+
 fn explain_errors(gpu: &GpuTelemetry) -> Option<String> {
     let mut counted = Vec::new();
     for (link, counters) in &gpu.link_errors {
-        let grown = counters.iter().filter(|(_, by)| 0 < **by);
+        let grown = counters
+            .iter()
+            .filter(|(counter, by)| 0 < **by && !CORRECTED_ERRORS.contains(&counter.as_str()));
         counted.extend(grown.map(|(counter, by)| format!("NVLink {link} {by} ({counter})")));
     }
     let replays = gpu.pcie_replays.filter(|by| 0 < *by);

@@ -38,6 +38,8 @@ struct HostCopies<'a> {
     value: f64,
     /// Every reading and its output, in output order.
     readings: Vec<(f64, &'a str)>,
+    /// NUMA node of the GPU, if its host memory is known to be on another one.
+    unreachable_numa_node: Option<u32>,
 }
 
 /// If more than this share of all copies (and more than one) is low once, the low readings are not
@@ -74,7 +76,7 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
         let fine = copies.iter().filter(|copy| !is_low(copy));
         sound.extend(fine.map(|copy| (copy.gpu.clone(), direction)));
         judged += copies.len();
-        low.extend(found);
+        low.extend(without_far_copies(found, &copies, ledger));
     }
     report_low_copies(low, &sound, judged, ledger);
 }
@@ -144,6 +146,38 @@ fn collect_host_readings<'a>(
     cells
 }
 
+/// The low copies without those whose host memory was on another NUMA node: that alone can make
+/// them slow, so their nodes stay in doubt.
+fn without_far_copies(
+    low: Vec<LowHostCopy>,
+    copies: &[HostCopies<'_>],
+    ledger: &mut FindingSet,
+) -> Vec<LowHostCopy> {
+    let far_copy = |finding: &Finding| {
+        copies.iter().find(|copy| {
+            let (node, gpu) = (&finding.locus.node, finding.locus.gpu);
+            copy.unreachable_numa_node.is_some()
+                && node.as_ref() == Some(&copy.gpu.node)
+                && gpu.is_none_or(|gpu| gpu == copy.gpu.gpu)
+        })
+    };
+    let mut sound = Vec::new();
+    for low in low {
+        let Some(copy) = far_copy(&low.finding) else {
+            sound.push(low);
+            continue;
+        };
+        let numa_node = copy.unreachable_numa_node.unwrap_or_default();
+        let why = format!(
+            "{}; the host memory was not on NUMA node {numa_node} of the GPU, whose CPUs the probe \
+             could not use: measure without CPU binding",
+            low.finding.summary
+        );
+        ledger.add_doubt(&copy.gpu.node, why);
+    }
+    sound
+}
+
 /// A low part: the finding, and the number of readings behind it.
 struct LowHostCopy {
     finding: Finding,
@@ -200,14 +234,35 @@ fn group_copies<'a>(domain: &'a DomainRecordings<'a>) -> BTreeMap<&'a str, Vec<H
             taken.entry((testcase, gpu)).or_default().push((value, file));
         }
     }
+    let unreachable = unreachable_numa_nodes(domain);
     let mut tests: BTreeMap<&str, Vec<HostCopies<'_>>> = BTreeMap::new();
     for ((testcase, gpu), readings) in taken {
         let Some(value) = readings.iter().map(|(value, _)| *value).reduce(f64::max) else {
             continue;
         };
-        tests.entry(testcase).or_default().push(HostCopies { domain, gpu, value, readings });
+        let unreachable_numa_node = unreachable.get(&gpu).copied();
+        tests.entry(testcase).or_default().push(HostCopies {
+            domain,
+            gpu,
+            value,
+            readings,
+            unreachable_numa_node,
+        });
     }
     tests
+}
+
+/// GPUs whose host memory is known to be on another NUMA node, with their own node.
+fn unreachable_numa_nodes(domain: &DomainRecordings<'_>) -> BTreeMap<GpuId, u32> {
+    let recordings =
+        domain.per_node.iter().flat_map(|(node, all)| all.iter().map(move |it| (node, it)));
+    let devices = recordings.flat_map(|(node, recording)| {
+        recording.parsed.facts.devices.iter().map(move |device| (node, device))
+    });
+    let unreachable = devices.filter_map(|(node, device)| {
+        Some((GpuId::new(node.clone(), device.index), device.unreachable_numa_node?))
+    });
+    unreachable.collect()
 }
 
 /// Another copy in the same direction read normally. The opposite direction does not clear this
@@ -228,7 +283,8 @@ fn judge_test(
     let expectation = platform
         .and_then(|p| p.expectation(&MeasurementConditions::with_default_size(testcase)).ok());
     let expected = expectation.and_then(|e| e.value);
-    let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
+    let near = copies.iter().filter(|copy| copy.unreachable_numa_node.is_none());
+    let mut values: Vec<f64> = near.map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let peers = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
     let spread = peers.map_or(0.0, |m| stats::spread(&values, m).unwrap_or(0.0) / m);

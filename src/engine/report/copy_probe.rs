@@ -49,10 +49,11 @@ fn render_head(document: &CopyDocument) -> String {
     let cuda = document.cuda.as_deref().map_or(UNKNOWN.into(), to_plain);
     let mib = document.buffer_bytes >> 20;
     let mut text = format!(
-        "{}   CUDA {cuda}   {} copies of {mib} MiB for a number, {} before them\n",
+        "{}   CUDA {cuda}   {} copies of {mib} MiB for a number, {} and {} ms of copies before them\n",
         to_plain(&document.node),
         document.copies,
-        document.warmup
+        document.warmup,
+        document.warmup_ms
     );
     if !document.ranks.is_empty() {
         let mut nodes: Vec<&str> = document.ranks.iter().map(|rank| rank.node.as_str()).collect();
@@ -211,7 +212,8 @@ mod tests {
             cuda: Some("13.0".to_owned()),
             buffer_bytes: 512 << 20,
             copies: 16,
-            warmup: 2,
+            warmup: 4,
+            warmup_ms: 50,
             gpus: fixture::two(),
             ranks: Vec::new(),
             tests: vec![

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use comfy_table::{Table, presets};
 
 use super::plain_text::{clip, count_noun, to_plain};
-use model::gpu_facts::{FabricFacts, GpuFacts, LinkState, PcieFacts};
+use model::gpu_facts::{FabricFacts, GpuFacts, LinkState, NvlinkFacts, PcieFacts};
 use model::node_facts::{ImexFacts, MissingFact, NicFacts, NodeFacts, PciDistance};
 use model::throttle_reason::ThrottleReason;
 
@@ -102,7 +102,10 @@ fn format_links(gpu: &GpuFacts) -> String {
     let is_up = |state: &Option<LinkState>| *state == Some(LinkState::Active);
     let up = gpu.nvlinks.iter().filter(|link| is_up(&link.state)).count();
     let asleep = gpu.nvlinks.iter().filter(|link| link.state == Some(LinkState::Sleep)).count();
-    let unknown = gpu.nvlinks.iter().filter(|link| link.state.is_none()).count();
+    let unusable = gpu.nvlinks.iter().filter(|it| it.state == Some(LinkState::TrafficDisabled));
+    let unusable = unusable.count();
+    let is_unknown = |link: &&NvlinkFacts| matches!(link.state, None | Some(LinkState::Other(_)));
+    let unknown = gpu.nvlinks.iter().filter(is_unknown).count();
     let mut speeds: Vec<u64> =
         gpu.nvlinks.iter().filter_map(|link| link.speed_mbyte_s).filter(|s| *s != 0).collect();
     speeds.sort_unstable();
@@ -110,6 +113,9 @@ fn format_links(gpu: &GpuFacts) -> String {
     let mut text = format!("{up} of {count} up");
     if 0 < asleep {
         let _ = write!(text, ", {asleep} asleep");
+    }
+    if 0 < unusable {
+        let _ = write!(text, ", {unusable} up without traffic");
     }
     if 0 < unknown {
         let _ = write!(text, ", {unknown} unknown");
@@ -178,6 +184,11 @@ fn gpu_remarks(gpu: &GpuFacts) -> Vec<String> {
     let down: Vec<u32> = down.map(|link| link.link).collect();
     if !down.is_empty() {
         remark(format!("NVLinks down: {}", format_ranges(&down)));
+    }
+    let unusable = gpu.nvlinks.iter().filter(|it| it.state == Some(LinkState::TrafficDisabled));
+    let unusable: Vec<u32> = unusable.map(|link| link.link).collect();
+    if !unusable.is_empty() {
+        remark(format!("NVLinks up, but not usable for traffic: {}", format_ranges(&unusable)));
     }
     for link in &gpu.nvlinks {
         let counted = link.errors.iter().filter(|(_, count)| **count != 0);

@@ -72,6 +72,7 @@ pub(super) fn render_gpus(gpus: &[ProbedGpu], around: Option<&DriverTelemetry>) 
         "NUMA",
         "PCIe under load",
         "SM/memory MHz",
+        "SM before, after",
         "W",
         "C",
         "slowed by",
@@ -85,9 +86,17 @@ pub(super) fn render_gpus(gpus: &[ProbedGpu], around: Option<&DriverTelemetry>) 
             gpu.index.to_string(),
             or_unknown(gpu.name.as_deref()),
             or_unknown(gpu.bus_id.as_deref()),
-            number(gpu.numa_node),
+            match (gpu.numa_node, gpu.unreachable_numa_node) {
+                (None, Some(node)) => format!("not {node}"),
+                (node, _) => number(node),
+            },
             load.and_then(format_pcie).unwrap_or_else(|| UNKNOWN.to_owned()),
             load.and_then(format_clocks).unwrap_or_else(|| UNKNOWN.to_owned()),
+            {
+                let clock = |it: Option<&GpuTelemetrySample>| number(it.and_then(|it| it.sm_mhz));
+                let before = clock(seen.and_then(|seen| seen.before.as_ref()));
+                format!("{before}, {}", clock(seen.and_then(|seen| seen.after.as_ref())))
+            },
             load.and_then(|it| it.power_w)
                 .map_or(UNKNOWN.to_owned(), |watts| format!("{watts:.0}")),
             number(load.and_then(|it| it.temperature_c)),
@@ -205,6 +214,7 @@ pub(super) mod fixture {
             uuid: None,
             bus_id: Some(format!("0000:{index}b:00.0")),
             numa_node: (index == 0).then_some(0),
+            unreachable_numa_node: (index == 1).then_some(1),
             memory_bytes: Some(141 << 30),
         };
         vec![gpu(0), gpu(1)]

@@ -90,9 +90,13 @@ pub(super) async fn check_gpu_libraries(context: &CheckupContext<'_>) -> Vec<Che
         facts::collect_gpu_facts(&gathering),
     );
     let required = required_libraries(context);
-    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &required);
+    let mut checks = mark_required(
+        check_cuda(&cuda, has_kernel_module(&context.root)),
+        ProbeLibrary::Cuda,
+        &required,
+    );
     checks.extend(check_nvml(&gathered));
-    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &required));
+    checks.extend(mark_required(check_nccl(&nccl, &cuda), ProbeLibrary::Nccl, &required));
     checks.extend(check_device_files(&context.root));
     checks
 }
@@ -128,7 +132,12 @@ fn mark_required(
     checks
 }
 
-fn check_nccl(report: &LibraryReport) -> Vec<CheckupItem> {
+/// True if the driver's kernel module is loaded.
+fn has_kernel_module(root: &Path) -> bool {
+    root.join("proc/driver/nvidia/version").exists()
+}
+
+fn check_nccl(report: &LibraryReport, cuda: &LibraryReport) -> Vec<CheckupItem> {
     let (what, area) = (ProbeLibrary::Nccl.file_name(), CheckupArea::Programs);
     if let Some(trouble) = &report.trouble {
         let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
@@ -152,6 +161,20 @@ fn check_nccl(report: &LibraryReport) -> Vec<CheckupItem> {
             "install a newer NCCL",
         ));
     }
+    let driver = cuda.version.as_deref().and_then(|version| version.first());
+    if let (Some([major, minor]), Some(driver)) = (report.built_for, driver)
+        && *driver < major
+    {
+        let detail = format!(
+            "built for CUDA {major}.{minor}, and the driver supports CUDA {driver}: NCCL ends with \
+             \"CUDA driver version is insufficient\""
+        );
+        let remedy = format!(
+            "install the build for CUDA {driver} (the Python wheel nvidia-nccl-cu{driver}), or a \
+             newer driver"
+        );
+        checks.push(CheckupItem::missing(area, "CUDA version of libnccl.so.2", detail, &remedy));
+    }
     checks
 }
 
@@ -161,7 +184,7 @@ fn format_version(report: &LibraryReport) -> Option<String> {
     Some(numbers.join("."))
 }
 
-fn check_cuda(report: &LibraryReport) -> Vec<CheckupItem> {
+fn check_cuda(report: &LibraryReport, has_module: bool) -> Vec<CheckupItem> {
     let what = ProbeLibrary::Cuda.file_name();
     let area = CheckupArea::Driver;
     let version = format_version(report).map(|version| format!("CUDA {version}"));
@@ -170,7 +193,12 @@ fn check_cuda(report: &LibraryReport) -> Vec<CheckupItem> {
             Some(version) => format!("{version}, and cannot be used: {}", trouble.message),
             None => format!("cannot be used: {}", trouble.message),
         };
-        return vec![CheckupItem::missing(area, what, detail, cuda_remedy(trouble.code))];
+        return vec![CheckupItem::missing(
+            area,
+            what,
+            detail,
+            cuda_remedy(trouble.code, has_module),
+        )];
     }
     let version = version.unwrap_or_else(|| "its version is unknown".to_owned());
     let gpus = match report.gpus.len() {
@@ -185,7 +213,7 @@ fn check_cuda(report: &LibraryReport) -> Vec<CheckupItem> {
 }
 
 /// Remedy for an error of the driver API.
-fn cuda_remedy(code: Option<i32>) -> &'static str {
+fn cuda_remedy(code: Option<i32>, has_module: bool) -> &'static str {
     match code {
         None => {
             "install the driver's CUDA library (libcuda1, nvidia-driver-cuda-libs), in a container \
@@ -195,6 +223,9 @@ fn cuda_remedy(code: Option<i32>) -> &'static str {
         Some(code::STUB_LIBRARY) => {
             "the CUDA toolkit's stub is found before the driver's library: take `stubs` out of \
              LD_LIBRARY_PATH"
+        }
+        Some(code::NO_DEVICE) if !has_module => {
+            "the driver's kernel module is not loaded: `modprobe nvidia`, and check the kernel log"
         }
         Some(code::NO_DEVICE) => {
             "the driver reports no GPU to this process: check CUDA_VISIBLE_DEVICES, devices of the \

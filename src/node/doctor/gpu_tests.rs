@@ -28,7 +28,7 @@ fn a_driver_that_has_everything_lacks_nothing() {
         "has libcuda.so.1: CUDA 13.0, reports 4 GPUs",
         "has fabric handles: all GPUs have them; the fabric probe tests them",
     ];
-    assert_eq!(lines(&check_cuda(&sample_report())), expected);
+    assert_eq!(lines(&check_cuda(&sample_report(), true)), expected);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_missing_call_is_reported_with_the_missing_measurement() {
     let mut report = sample_report();
     report.version = Some(vec![12, 2]);
     report.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
-    let checks = check_cuda(&report);
+    let checks = check_cuda(&report, true);
     let expected = [
         "has libcuda.so.1: CUDA 12.2, reports 4 GPUs",
         "lacks calls of libcuda.so.1: this driver has no cuMemCreate, cuMemMap: copies to GPUs of \
@@ -46,7 +46,9 @@ fn a_missing_call_is_reported_with_the_missing_measurement() {
     assert_eq!(lines(&checks), expected);
     assert!(checks.iter().all(|it| (it.state == CheckupState::Lacks) == it.remedy.is_some()));
     report.missing = vec!["cuMemcpyAsync".to_owned()];
-    assert!(lines(&check_cuda(&report))[1].ends_with("no cuMemcpyAsync: nothing is measured"));
+    assert!(
+        lines(&check_cuda(&report, true))[1].ends_with("no cuMemcpyAsync: nothing is measured")
+    );
 }
 
 #[test]
@@ -61,12 +63,13 @@ fn every_optional_call_is_one_that_fabricgate_uses() {
 fn every_error_has_a_remedy() {
     let of = |code: Option<i32>| {
         let trouble = Some(LibraryFailure { message: "cuInit: not initialized".to_owned(), code });
-        let checks = check_cuda(&LibraryReport { trouble, ..sample_report() });
+        let checks = check_cuda(&LibraryReport { trouble, ..sample_report() }, true);
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
         assert_eq!(check.state, CheckupState::Lacks);
         assert_eq!(check.detail, "CUDA 13.0, and cannot be used: cuInit: not initialized");
         check.remedy.clone().expect("a remedy")
     };
+    assert!(cuda_remedy(Some(code::NO_DEVICE), false).contains("modprobe nvidia"));
     assert!(of(None).contains("install"));
     assert!(of(Some(code::STUB_LIBRARY)).contains("LD_LIBRARY_PATH"));
     assert!(of(Some(code::NO_DEVICE)).contains("CUDA_VISIBLE_DEVICES"));
@@ -91,9 +94,15 @@ fn nccl_is_reported_with_its_version_and_path() {
     let path = Some("/env/lib/libnccl.so.2".to_owned());
     let report = LibraryReport { path, version: Some(vec![2, 28, 3]), ..LibraryReport::default() };
     let expected = "has libnccl.so.2: 2.28.3, found as /env/lib/libnccl.so.2";
-    assert_eq!(lines(&check_nccl(&report)), [expected]);
+    assert_eq!(lines(&check_nccl(&report, &sample_report())), [expected]);
+    let newer = LibraryReport { built_for: Some([14, 0]), ..report };
+    let found = lines(&check_nccl(&newer, &sample_report()));
+    assert!(found[1].contains("built for CUDA 14.0, and the driver supports CUDA 13"), "{found:?}");
+    let same = LibraryReport { built_for: Some([13, 5]), ..newer };
+    assert_eq!(lines(&check_nccl(&same, &sample_report())).len(), 1);
     let trouble = Some(LibraryFailure { message: "it was found nowhere".to_owned(), code: None });
-    let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
+    let checks =
+        check_nccl(&LibraryReport { trouble, ..LibraryReport::default() }, &sample_report());
     assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
     // A default probe falls back to the native probe if its tool is missing.
     let required = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);

@@ -5,7 +5,7 @@
 //! call to standard error before it makes it. The parent uses the last complete line.
 
 use std::io;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,6 +69,8 @@ pub struct LibraryReport {
     pub path: Option<String>,
     /// Version of CUDA or NCCL: 13 and 0, or 2 and 28 and 3.
     pub version: Option<Vec<u32>>,
+    /// CUDA version that NCCL was built for, major and minor.
+    pub built_for: Option<[u32; 2]>,
     /// Calls that fabricgate uses and the library lacks.
     pub missing: Vec<String>,
     /// GPUs that the library reports.
@@ -187,12 +189,79 @@ fn report_nccl(
     write_line(report)?;
     begin("ncclGetVersion");
     match nccl.version() {
-        Ok(version) => report.version = Some(vec![version.major, version.minor, version.patch]),
+        Ok(version) => {
+            report.version = Some(vec![version.major, version.minor, version.patch]);
+            write_line(report)?;
+            begin("searching NCCL's file for its CUDA version");
+            report.built_for = library_file(nccl.path()).and_then(|file| find_cuda_build(&file));
+        }
         Err(error) => {
             return Ok(Some(LibraryFailure { message: error.to_string(), code: error.code() }));
         }
     }
     Ok(None)
+}
+
+/// The file of an open library: the loader may have found it by its name.
+fn library_file(path: &Path) -> Option<PathBuf> {
+    if path.is_absolute() {
+        return Some(path.to_owned());
+    }
+    let name = path.file_name()?.to_str()?;
+    let stem = name.split(".so").next().filter(|stem| !stem.is_empty())?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    files
+        .find(|file| file.rsplit('/').next().is_some_and(|it| it.starts_with(stem)))
+        .map(Into::into)
+}
+
+/// The text by which a build of NCCL names its version: `NCCL version 2.32.3+cuda12.9`.
+const NCCL_VERSION_TEXT: &[u8] = b"NCCL version ";
+
+/// Bytes of the longest version text.
+const VERSION_TEXT_BYTES: usize = 64;
+
+/// The CUDA version of a build of NCCL. No call reports it, and the file has hundreds of megabytes.
+fn find_cuda_build(file: &Path) -> Option<[u32; 2]> {
+    let mut input = std::fs::File::open(file).ok()?;
+    let mut window = Vec::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        let read = input.read(&mut chunk).ok().filter(|read| 0 < *read)?;
+        window.extend_from_slice(&chunk[..read]);
+        let mut rest = window.as_slice();
+        while let Some(at) = find_bytes(rest, NCCL_VERSION_TEXT) {
+            rest = &rest[at + NCCL_VERSION_TEXT.len()..];
+            let text = &rest[..rest.len().min(VERSION_TEXT_BYTES)];
+            if let Some(found) = parse_cuda_suffix(text) {
+                return Some(found);
+            }
+        }
+        // A text may continue in the next chunk.
+        let keep = NCCL_VERSION_TEXT.len() + VERSION_TEXT_BYTES;
+        window.drain(..window.len().saturating_sub(keep));
+    }
+}
+
+fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    let first = *wanted.first()?;
+    let mut from = 0;
+    while let Some(at) = text[from..].iter().position(|byte| *byte == first) {
+        if text[from + at..].starts_with(wanted) {
+            return Some(from + at);
+        }
+        from += at + 1;
+    }
+    None
+}
+
+/// Parses `2.32.3+cuda12.9`, which ends with a zero byte or a line.
+fn parse_cuda_suffix(text: &[u8]) -> Option<[u32; 2]> {
+    let end = text.iter().position(|byte| !byte.is_ascii_graphic()).unwrap_or(text.len());
+    let text = std::str::from_utf8(&text[..end]).ok()?;
+    let (major, minor) = text.split_once("+cuda")?.1.split_once('.')?;
+    Some([major.parse().ok()?, minor.parse().ok()?])
 }
 
 /// Starts the process that queries a library, and reads its output for at most `limit`.
@@ -248,6 +317,18 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cuda_version_of_a_build_is_found_in_its_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut bytes = vec![b'N'; (1 << 20) - 20];
+        bytes.extend(b"NCCL version %s\0NCCL version 2.32.3+cuda12.9\0NCCL version 9+cuda1.1\0");
+        std::fs::write(file.path(), &bytes).expect("written");
+        assert_eq!(find_cuda_build(file.path()), Some([12, 9]));
+        std::fs::write(file.path(), b"NCCL version 2.32.3\0+cuda12.9").expect("written");
+        assert_eq!(find_cuda_build(file.path()), None);
+        assert_eq!(find_cuda_build(Path::new("/no/such/file")), None);
+    }
     use crate::exec::CapturedStream;
 
     fn finished(stdout: &str, stderr: &str, ending: ProcessEnding) -> FinishedProcess {

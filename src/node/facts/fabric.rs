@@ -79,6 +79,7 @@ pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
         access_timeout_recovery: condition(6),
         incorrect_configuration: decode_misconfiguration((mask >> 8) & 15),
         partition_assigned: condition(12),
+        fabric_manager_connected: condition(14),
         summary: summary.and_then(|number| match number {
             0 => None,
             1 => Some("healthy".to_owned()),
@@ -191,13 +192,15 @@ mod tests {
 
     #[test]
     fn every_field_of_the_mask_is_decoded_separately() {
-        let health = decode_health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
+        let health =
+            decode_health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12 | 0x2 << 14, Some(3));
         assert_eq!(health.degraded_bandwidth, HealthCondition::Yes);
         assert_eq!(health.route_recovery, HealthCondition::No);
         assert_eq!(health.route_unhealthy, HealthCondition::Yes);
         assert_eq!(health.access_timeout_recovery, HealthCondition::Unknown);
         assert_eq!(health.incorrect_configuration.as_deref(), Some("too few NVLinks"));
         assert_eq!(health.partition_assigned, HealthCondition::No);
+        assert_eq!(health.fabric_manager_connected, HealthCondition::No);
         assert_eq!(health.summary.as_deref(), Some("limited capacity"));
     }
 

@@ -15,7 +15,7 @@ use super::{nvml_names, pci};
 use model::gpu_facts::{C2cFacts, C2cLink, LinkState, NvlinkFacts};
 
 /// `NVML_NVLINK_MAX_LINKS`. If a driver does not count its links, each of these is queried.
-const MOST_LINKS: u32 = 18;
+const MOST_LINKS: u32 = 36;
 
 /// `NVML_DEVICE_ARCH_HOPPER`: from here on, the link state is a field value.
 const HOPPER: u64 = 9;
@@ -136,6 +136,7 @@ fn query_link_state(
         0 => LinkState::Inactive,
         1 => LinkState::Active,
         2 => LinkState::Sleep,
+        3 => LinkState::TrafficDisabled,
         number => LinkState::Other(number),
     })
 }

@@ -138,9 +138,8 @@ impl NvmlLibrary {
             GpuNumber::PowerLimit => device.enforced_power_limit().map(u64::from),
             GpuNumber::PowerLimitDefault => device.power_management_limit_default().map(u64::from),
             GpuNumber::Temperature => device.temperature(TemperatureSensor::Gpu).map(u64::from),
-            GpuNumber::Throttling => {
-                device.current_throttle_reasons().map(|reasons| reasons.bits())
-            }
+            // The wrapper's call drops bits that it does not know.
+            GpuNumber::Throttling => return Ok(ffi::throttle_reasons(device)?),
             GpuNumber::Mig => device.mig_mode().map(|mode| mode.current.into()),
             GpuNumber::MigPending => device.mig_mode().map(|mode| mode.pending.into()),
             GpuNumber::Persistence => device.is_in_persistent_mode().map(u64::from),

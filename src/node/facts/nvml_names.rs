@@ -50,6 +50,7 @@ pub(super) fn architecture_name(number: u64) -> String {
         8 => "ada",
         9 => "hopper",
         10 => "blackwell",
+        13 => "rubin",
         number => return format!("architecture {number}"),
     };
     name.to_owned()
@@ -65,6 +66,7 @@ pub(super) fn nvlink_version_name(number: u64) -> String {
         5 => "3.1",
         6 => "4.0",
         7 => "5.0",
+        8 => "6.0",
         number => return format!("version {number}"),
     };
     name.to_owned()
@@ -90,6 +92,8 @@ pub(super) fn recovery_action_name(number: u64) -> String {
         3 => "drain peer-to-peer",
         4 => "drain and reset",
         5 => "recover the IMEX domain",
+        6 => "reset the PCIe bus",
+        7 => "reboot the system",
         number => return format!("action {number}"),
     };
     name.to_owned()

@@ -17,8 +17,6 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
-use libloading::Library;
-
 use super::dynamic_library;
 use super::dynamic_library::{LibraryLoadError, symbols};
 
@@ -222,8 +220,6 @@ symbols! {
 pub struct CudaLibrary {
     symbols: CudaSymbols,
     path: PathBuf,
-    // Declared last: the pointers into the library must be dropped before it.
-    _library: Library,
 }
 
 /// Calls a symbol that may be absent, and converts its error.
@@ -247,7 +243,7 @@ impl CudaLibrary {
             let symbol = "cuInit".to_owned();
             return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });
         }
-        Ok(Self { symbols, path: opened.path, _library: opened.library })
+        Ok(Self { symbols, path: opened.path })
     }
 
     /// The path that was opened, as requested.

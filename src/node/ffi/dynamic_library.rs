@@ -4,6 +4,7 @@
 
 #![expect(unsafe_code, reason = "opening a shared library runs its code")]
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
@@ -30,9 +31,11 @@ pub enum LibraryLoadError {
 }
 
 /// An open library and the name that opened it.
+///
+/// It is never unloaded: the driver's own threads may still run its code after the last call.
 #[derive(Debug)]
 pub(super) struct LoadedLibrary {
-    pub(super) library: Library,
+    pub(super) library: ManuallyDrop<Library>,
     pub(super) path: PathBuf,
 }
 
@@ -48,7 +51,10 @@ pub(super) fn open_library(
         // SAFETY: opening a library runs its initializers. It is the driver's library or the one
         // that the caller chose; a driver cannot be used otherwise.
         match unsafe { Library::new(path) } {
-            Ok(library) => return Ok(LoadedLibrary { library, path: path.clone() }),
+            Ok(library) => {
+                let library = ManuallyDrop::new(library);
+                return Ok(LoadedLibrary { library, path: path.clone() });
+            }
             Err(error) => first_error.get_or_insert(error.to_string()),
         };
     }

@@ -14,8 +14,6 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
-use libloading::Library;
-
 use super::cuda::{CudaStream, DevicePointer};
 use super::dynamic_library;
 use super::dynamic_library::{LibraryLoadError, symbols};
@@ -192,8 +190,6 @@ pub struct NcclLibrary {
     last_error: Option<NcclLastErrorFn>,
     error_string: Option<NcclErrorStringFn>,
     path: PathBuf,
-    // Declared last: the pointers into the library must be dropped before it.
-    _library: Library,
 }
 
 /// Calls a symbol that may be absent, and converts its error.
@@ -233,8 +229,8 @@ impl NcclLibrary {
             let symbol = "ncclGetVersion".to_owned();
             return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });
         }
-        // SAFETY: the types are the declarations of these names in nccl.h; the pointers are stored
-        // together with the library they point into.
+        // SAFETY: the types are the declarations of these names in nccl.h; the library they point
+        // into is never unloaded.
         let (last_error, error_string) = unsafe {
             (
                 opened.library.get::<NcclLastErrorFn>(b"ncclGetLastError\0").ok().map(|it| *it),
@@ -242,7 +238,7 @@ impl NcclLibrary {
             )
         };
         let path = opened.path;
-        Ok(Self { symbols, last_error, error_string, path, _library: opened.library })
+        Ok(Self { symbols, last_error, error_string, path })
     }
 
     /// The path that was opened, as requested.

@@ -70,6 +70,15 @@ pub struct NvmlPlatformInfo {
     pub module: u8,
 }
 
+/// `nvmlClocksEventReason*`, all bits.
+pub fn throttle_reasons(device: &Device<'_>) -> Result<u64, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetCurrentClocksThrottleReasons)?;
+    let mut value: c_ulonglong = 0;
+    // SAFETY: as in `read_number`, with an unsigned long long to fill.
+    check(unsafe { call(device.handle(), &raw mut value) })?;
+    Ok(value)
+}
+
 /// Memory rows that were remapped to spare ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlRemappedRows {

@@ -4,6 +4,8 @@
 //! No error has the kind `corrupt`: an error leaves its measurement unknown, and blames no
 //! component.
 
+use std::path::Path;
+
 use crate::ffi::cuda::{CudaCallError, code};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use model::parse_output::OutputProblemKind;
@@ -14,7 +16,10 @@ use model::probe_report::ProbeProblem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCallStep {
     /// Initializing the driver, before any GPU.
-    Start,
+    Start {
+        /// The driver's kernel module is loaded.
+        is_module_loaded: bool,
+    },
     /// Opening a GPU with this compute mode, if it is known.
     Open(Option<i32>),
     /// Allocating host memory.
@@ -29,7 +34,17 @@ pub enum DriverCallStep {
 
 /// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 const PROHIBITED: i32 = 2;
-const EXCLUSIVE: i32 = 3;
+pub(crate) const EXCLUSIVE: i32 = 3;
+
+impl DriverCallStep {
+    /// The first step, on the machine whose `proc` is below `root`.
+    pub(crate) fn start(root: &Path) -> Self {
+        Self::Start { is_module_loaded: root.join(DRIVER_VERSION_FILE).exists() }
+    }
+}
+
+/// Exists while the driver's kernel module is loaded.
+const DRIVER_VERSION_FILE: &str = "proc/driver/nvidia/version";
 
 /// Classifies a failure to load the driver's library.
 pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
@@ -80,6 +95,7 @@ pub(crate) fn is_sticky(error: &CudaCallError) -> bool {
         code::HARDWARE_STACK_ERROR,
         code::LAUNCH_FAILED,
         code::SYSTEM_NOT_READY,
+        code::MPS_CLIENT_TERMINATED,
         code::UNKNOWN,
     ];
     error.code().is_some_and(|code| lasting.contains(&code))
@@ -109,6 +125,11 @@ pub(crate) fn explain_error(
             ProbeProblemClass::StubLibrary,
             "the CUDA toolkit's stub was loaded instead of the driver's library: remove \
              `lib64/stubs` from the library path",
+        ),
+        // The real library returns this code without a kernel module, too (535.261.03).
+        (code::NO_DEVICE, DriverCallStep::Start { is_module_loaded: false }) => (
+            ProbeProblemClass::DriverFailed,
+            "the driver's kernel module is not loaded: `modprobe nvidia`, and see the kernel log",
         ),
         (code::NO_DEVICE, _) => (
             ProbeProblemClass::NoDevice,
@@ -160,6 +181,11 @@ pub(crate) fn explain_error(
             ProbeProblemClass::NoPeerAccess,
             "the driver does not let these GPUs access each other's memory",
         ),
+        (code::MPS_CONNECTION_FAILED..=code::MPS_CLIENT_TERMINATED, _) => (
+            ProbeProblemClass::Mps,
+            "the CUDA multi-process service (MPS) refuses this process: stop \
+             nvidia-cuda-mps-control for the measurement",
+        ),
         (code::NOT_PERMITTED, _) => {
             (ProbeProblemClass::NotPermitted, "the driver does not permit it")
         }
@@ -167,13 +193,14 @@ pub(crate) fn explain_error(
             (ProbeProblemClass::NotSupported, "the driver does not support it here")
         }
         (code::DEINITIALIZED, _) => (ProbeProblemClass::DriverEnded, "the driver is shutting down"),
-        (code::NOT_INITIALIZED | code::OPERATING_SYSTEM | code::UNKNOWN, DriverCallStep::Start) => {
-            (
-                ProbeProblemClass::DriverFailed,
-                "the driver does not initialize: is its kernel module loaded, and do /dev/nvidiactl \
+        (
+            code::NOT_INITIALIZED | code::OPERATING_SYSTEM | code::UNKNOWN,
+            DriverCallStep::Start { .. },
+        ) => (
+            ProbeProblemClass::DriverFailed,
+            "the driver does not initialize: is its kernel module loaded, and do /dev/nvidiactl \
              and /dev/nvidia-uvm exist?",
-            )
-        }
+        ),
         _ if is_sticky(error) => (
             ProbeProblemClass::GpuLost,
             "the GPU does not answer any more, which is the usual effect of an Xid: see the \
@@ -187,6 +214,8 @@ pub(crate) fn explain_error(
 mod tests {
     use super::*;
 
+    const START: DriverCallStep = DriverCallStep::Start { is_module_loaded: true };
+
     fn failed(code: i32) -> CudaCallError {
         CudaCallError::Failed { call: "cuSomething", code, name: code::result_name(code) }
     }
@@ -199,7 +228,7 @@ mod tests {
     fn no_driver_error_blames_a_gpu() {
         for code in 1..1000 {
             for step in [
-                DriverCallStep::Start,
+                START,
                 DriverCallStep::Open(Some(2)),
                 DriverCallStep::HostMemory,
                 DriverCallStep::Copy,
@@ -214,13 +243,18 @@ mod tests {
 
     #[test]
     fn distinct_causes_have_distinct_classes() {
-        assert_eq!(class(34, DriverCallStep::Start), "stub-library");
-        assert_eq!(class(100, DriverCallStep::Start), "no-device");
-        assert_eq!(class(999, DriverCallStep::Start), "driver-failed");
+        assert_eq!(class(34, START), "stub-library");
+        assert_eq!(class(100, START), "no-device");
+        let without_module = DriverCallStep::Start { is_module_loaded: false };
+        assert_eq!(class(100, without_module), "driver-failed");
+        for code in 805..=810 {
+            assert_eq!(class(code, DriverCallStep::Copy), "mps");
+        }
+        assert_eq!(class(999, START), "driver-failed");
         assert_eq!(class(999, DriverCallStep::Copy), "gpu-lost");
         assert_eq!(class(719, DriverCallStep::Copy), "gpu-lost");
         assert_eq!(class(802, DriverCallStep::Open(None)), "system-not-ready");
-        assert_eq!(class(803, DriverCallStep::Start), "driver-mismatch");
+        assert_eq!(class(803, START), "driver-mismatch");
         assert_eq!(class(46, DriverCallStep::Open(Some(3))), "exclusive-mode");
         assert_eq!(class(46, DriverCallStep::Open(Some(2))), "prohibited-mode");
         assert_eq!(class(46, DriverCallStep::Open(Some(0))), "gpu-unavailable");

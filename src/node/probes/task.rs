@@ -24,8 +24,10 @@ pub struct CopyTask {
     pub buffer_bytes: u64,
     /// Copies per reading. nvbandwidth's default is 16.
     pub copies: u32,
-    /// Warm-up copies before each reading.
+    /// Warm-up copies before each reading, held with it. nvbandwidth has 4.
     pub warmup: u32,
+    /// The least time of copies before those, so that clocks are up, in milliseconds.
+    pub warmup_ms: u32,
     /// Which pairs of nodes to measure, if several measure together.
     pub across: Option<CrossNodePairs>,
 }
@@ -61,6 +63,8 @@ pub struct FabricTask {
 pub struct CollectiveTask {
     /// The driver's library; absent to use the one that the loader finds.
     pub cuda: Option<PathBuf>,
+    /// The folder that contains proc and sys.
+    pub root: PathBuf,
     /// NCCL; absent to search for it.
     pub nccl: Option<PathBuf>,
     /// Name of the node.

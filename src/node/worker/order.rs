@@ -1,5 +1,6 @@
 //! Executes one order: checks, starts, waits, and reports the result.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -122,6 +123,35 @@ pub(super) async fn execute_order(
     })));
 }
 
+/// Programs of Open MPI and PRRTE that start ranks.
+const MPI_LAUNCHERS: &[&str] = &["mpirun", "mpiexec", "orterun", "prterun"];
+
+/// Open MPI refuses the superuser without the first two (4.0.2 and later), PRRTE without the
+/// others. An option would not work with older versions.
+const RUN_AS_ROOT: [&str; 4] = [
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+];
+
+/// The variables of an order, and those that its tool needs. A variable of the order wins.
+fn tool_environment(order: &ProcessOrder, is_root: bool) -> BTreeMap<String, String> {
+    let mut env = order.env.clone();
+    let mut set = |name: &str, value: &str| {
+        env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    };
+    if order.idle_gpus {
+        // GPUs have the numbers of NVML and nvidia-smi in every tool.
+        set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    }
+    let program = order.argv.first().and_then(|program| program.rsplit('/').next());
+    if is_root && program.is_some_and(|program| MPI_LAUNCHERS.contains(&program)) {
+        RUN_AS_ROOT.iter().for_each(|name| set(name, "1"));
+    }
+    env
+}
+
 /// Runs the order's process and reports when it is ready; an error is an ending without a process.
 async fn run_process(
     order: &ProcessOrder,
@@ -140,7 +170,7 @@ async fn run_process(
         capture: order.capture.min(exec::CAPTURE),
     };
     let setting = ProcessContext {
-        env: order.env.clone(),
+        env: tool_environment(order, rustix::process::geteuid().is_root()),
         guard: Some(setup.executable.clone()),
         ..ProcessContext::default()
     };
@@ -267,6 +297,27 @@ impl ReadyLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mpirun_of_the_superuser_and_gpu_tools_get_their_variables() {
+        let order = |argv: &[&str], idle_gpus: bool| ProcessOrder {
+            argv: argv.iter().map(|it| (*it).to_owned()).collect(),
+            env: BTreeMap::from([("OMPI_ALLOW_RUN_AS_ROOT".to_owned(), "0".to_owned())]),
+            idle_gpus,
+            id: 1,
+            limit_s: 1.0,
+            capture: 0,
+            ready: None,
+            on_all_nodes: false,
+        };
+        let mpirun = order(&["/opt/mpi/bin/mpirun", "-np", "2", "nvbandwidth"], true);
+        let env = tool_environment(&mpirun, true);
+        assert_eq!(env["OMPI_ALLOW_RUN_AS_ROOT"], "0", "the order wins");
+        assert_eq!(env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"], "1");
+        assert_eq!(env["CUDA_DEVICE_ORDER"], "PCI_BUS_ID");
+        assert_eq!(tool_environment(&mpirun, false).len(), 2);
+        assert_eq!(tool_environment(&order(&["ib_write_bw", "mpirun"], false), true).len(), 1);
+    }
 
     #[test]
     fn a_first_line_in_pieces_is_read_when_it_is_whole() {

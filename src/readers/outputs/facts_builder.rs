@@ -42,7 +42,7 @@ impl FactsBuilder {
         if let Some(host) = &device.host {
             self.add_host(facts, host);
         }
-        let ToolDevice { index, name, bus_id, uuid, host } = &device;
+        let ToolDevice { index, name, bus_id, uuid, host, .. } = &device;
         let words = [name, bus_id, uuid, host].map(Clone::clone);
         if self.devices.insert((*index, words)) {
             facts.devices.push(device);

@@ -139,7 +139,8 @@ fn parse_with(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
 /// The result for these bytes, or why nothing was read.
 fn with_unrecognised_problem(mut parsed: ParseOutput, bytes: &[u8]) -> ParseOutput {
     if parsed.tool.is_none() && parsed.problems.is_empty() {
-        parsed.problems.push(unrecognised_problem(bytes));
+        let refusal = stderr_problems::find_root_refusal(bytes);
+        parsed.problems.push(refusal.unwrap_or_else(|| unrecognised_problem(bytes)));
     }
     incomplete_if_truncated(parsed)
 }

@@ -216,6 +216,7 @@ impl ProbeDocumentReader {
                 bus_id: clean(gpu.bus_id),
                 uuid: clean(gpu.uuid),
                 host: Some(page.node.clone()).filter(|node| !node.is_empty()),
+                unreachable_numa_node: gpu.unreachable_numa_node,
             });
         }
         self.read_telemetry(&page);

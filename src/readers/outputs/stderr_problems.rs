@@ -5,6 +5,7 @@
 
 use super::{PARSERS, ParserInput, ToolParser, text};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::probe_problem_class::ProbeProblemClass;
 
 /// Adds the problems on standard error to the result of standard output.
 pub(super) fn add_stderr_problems(
@@ -12,6 +13,13 @@ pub(super) fn add_stderr_problems(
     stderr: &[u8],
     is_wanted: impl Fn(Tool) -> bool,
 ) {
+    if parsed.tool.is_none()
+        && let Some(problem) = find_root_refusal(stderr)
+    {
+        parsed.problems = vec![problem];
+        parsed.complete = false;
+        return;
+    }
     let text = text::decode(stderr);
     let input = ParserInput::new(&text);
     let Some(parser) = choose_parser(parsed, &input, is_wanted) else { return };
@@ -44,6 +52,21 @@ pub(super) fn add_stderr_problems(
     parsed.problems.extend(found);
 }
 
+/// Open MPI's and PRRTE's refusal to start as the superuser.
+const ROOT_REFUSAL: &str = "has detected an attempt to run as root";
+
+/// The problem, if a launcher of ranks refused the superuser: no tool ran.
+pub(super) fn find_root_refusal(bytes: &[u8]) -> Option<OutputProblem> {
+    if !bytes.windows(ROOT_REFUSAL.len()).any(|part| part == ROOT_REFUSAL.as_bytes()) {
+        return None;
+    }
+    let detail = "Open MPI refuses to run as root: set OMPI_ALLOW_RUN_AS_ROOT=1 and \
+                  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 (4.0.2 and later; a worker sets both for \
+                  mpirun, a script must pass them on), or start workers as another user";
+    let class = Some(ProbeProblemClass::RootRefused);
+    Some(OutputProblem { class, ..OutputProblem::new(OutputProblemKind::Error, detail.to_owned()) })
+}
+
 /// The parser of the tool that printed the output; if unknown, the one that matches the errors
 /// best.
 fn choose_parser(
@@ -72,8 +95,30 @@ fn unfinished_test(parsed: &ParseOutput) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::outputs::{parse_output, parse_streams};
+    use crate::outputs::{parse_expected, parse_output, parse_streams};
     use model::parse_output::{OutputProblem, OutputProblemKind, Tool};
+    use model::probe_problem_class::ProbeProblemClass;
+
+    /// What mpirun of Open MPI 4.1 prints, without the lines of dashes.
+    const REFUSAL: &str = "mpirun has detected an attempt to run as root.\n\n\
+        Running as root is *strongly* discouraged as any mistake (e.g., in\n\
+        defining TMPDIR) or bug can result in catastrophic damage to the OS\n";
+
+    #[test]
+    fn a_refused_superuser_has_a_class_and_a_remedy_on_either_stream() {
+        let both = [
+            parse_streams(b"", REFUSAL.as_bytes()),
+            parse_streams(REFUSAL.as_bytes(), b""),
+            parse_expected(&[Tool::Nvbandwidth], b"", &[], REFUSAL.as_bytes()),
+        ];
+        for parsed in both {
+            assert!(!parsed.complete && parsed.measurements.is_empty());
+            let [problem] = parsed.problems.as_slice() else { panic!("{:?}", parsed.problems) };
+            assert_eq!(problem.class, Some(ProbeProblemClass::RootRefused));
+            assert_eq!(problem.kind, OutputProblemKind::Error);
+            assert!(problem.detail.contains("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "{problem:?}");
+        }
+    }
 
     const HEAD: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
         Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n\

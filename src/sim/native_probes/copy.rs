@@ -42,6 +42,7 @@ pub fn build_document(place: &NativeProbeSite<'_>, request: &SimCopyRequest<'_>)
         buffer_bytes: request.buffer_bytes,
         copies: request.copies,
         warmup: request.warmup,
+        warmup_ms: 0,
         gpus: place.probed_gpus(),
         ranks: if place.nodes.is_empty() { Vec::new() } else { place.probed_ranks() },
         tests: Vec::new(),

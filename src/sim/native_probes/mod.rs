@@ -92,6 +92,7 @@ impl NativeProbeSite<'_> {
             name: Some(self.fabric.node_of(gpu).hardware.product.to_owned()),
             uuid: Some(render::gpu_uuid(self.fabric, gpu)),
             bus_id: Some(self.bus_id(gpu)),
+            unreachable_numa_node: None,
             numa_node: None,
             memory_bytes: None,
         })

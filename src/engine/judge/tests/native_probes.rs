@@ -67,6 +67,28 @@ fn slow_host() -> TestMachine {
 }
 
 #[test]
+fn a_slow_host_copy_of_memory_on_another_numa_node_blames_no_gpu() {
+    let judged = |far: &[usize]| {
+        let mut machine = slow_host();
+        let mut recordings = record_native(&mut machine);
+        for recording in &mut recordings {
+            for gpu in far {
+                recording.parsed.facts.devices[*gpu].unreachable_numa_node = Some(1);
+            }
+        }
+        machine.judge_these(&recordings)
+    };
+    assert_eq!(loci(&judged(&[])).len(), 1, "near memory: the GPU is slow");
+    for far in [&[2][..], &[0, 1, 2, 3, 4, 5, 6, 7]] {
+        let judged = judged(far);
+        assert_eq!(loci(&judged), Vec::<String>::new());
+        assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown);
+    }
+    // Far memory of sound GPUs is no reason to doubt another one.
+    assert_eq!(loci(&judged(&[5])).len(), 1);
+}
+
+#[test]
 fn the_same_numbers_give_the_same_verdict_from_either_tool() {
     let machines = || {
         let low = TestMachine::hgx(2)
@@ -194,6 +216,11 @@ fn throttling_and_link_errors_are_named() {
     });
     assert_eq!(judged.verdicts.outcome, Outcome::Pass);
     assert!(judged.verdicts.notes.iter().any(|note| note.contains("none of its numbers is low")));
+    // Corrected errors also grow on a sound link.
+    let judged = around(TestMachine::hgx(1), |gpu| {
+        gpu.link_errors.entry(7).or_default().insert("effective_errors".to_owned(), 12);
+    });
+    assert!(!judged.verdicts.notes.iter().any(|note| note.contains("NVLink 7")));
 }
 
 #[test]

@@ -187,9 +187,10 @@ fn parse_transport(message: &str) -> Option<String> {
         };
     }
     let mnnvl = message.starts_with("MNNVL 1 ") || message.ends_with(" MNNVL 1");
-    // Newer versions report in the same line that they do not use it.
-    let nvls =
-        message.starts_with("NVLS multicast support is available") && !message.contains("disabled");
+    // Newer versions report in the same line that they do not use it; NCCL 2.32 also reports
+    // there whether symmetric memory uses it, which has no effect on other memory.
+    let nvls = message.starts_with("NVLS multicast support is available")
+        && !message.contains("transport disabled");
     if mnnvl { Some("MNNVL".to_owned()) } else { nvls.then(|| "NVLS".to_owned()) }
 }
 
@@ -269,6 +270,19 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
 
 [2026-01-01 00:00:00] n1:10:11 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : something\u{7} odd
 ";
+
+    #[test]
+    fn nvls_counts_only_where_its_transport_is_on() {
+        let line = |transport: &str, multimem: &str| {
+            let text = format!(
+                "n1:10:11 [0] NCCL INFO NVLS multicast support is available on dev 0, \
+                 transport {transport}, symmetric multimem {multimem}"
+            );
+            parse_log(&text).transports.contains("NVLS")
+        };
+        assert!(line("enabled", "disabled") && line("enabled", "enabled"));
+        assert!(!line("disabled", "enabled"));
+    }
 
     #[test]
     fn transports_and_algorithms_are_read_from_the_log() {

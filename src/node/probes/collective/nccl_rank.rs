@@ -4,7 +4,6 @@
 //! from a separate thread, because an abort can hang too.
 
 use std::mem::ManuallyDrop;
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -30,8 +29,6 @@ use model::probe_report::ProbedGpu;
 const SPIN: Duration = Duration::from_millis(20);
 /// Polling interval after that.
 const PAUSE: Duration = Duration::from_micros(100);
-/// The driver lists the machine's GPUs below this folder.
-const ROOT: &str = "/";
 /// Interval of progress reports while waiting.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Time limit of an abort; after that, it is left to the end of the process.
@@ -55,9 +52,17 @@ pub(super) struct NcclRankDevice {
 
 pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
     let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
-    let at_start = |error| NcclProbeFailure::Cuda { error, step: DriverCallStep::Start };
-    cuda.init().map_err(at_start)?;
     Ok(cuda)
+}
+
+/// Initializes the driver.
+pub(super) fn init_driver(
+    task: &CollectiveTask,
+    cuda: &CudaLibrary,
+) -> Result<(), NcclProbeFailure> {
+    let at_start =
+        |error| NcclProbeFailure::Cuda { error, step: DriverCallStep::start(&task.root) };
+    cuda.init().map_err(at_start)
 }
 
 impl NcclRankDevice {
@@ -65,7 +70,7 @@ impl NcclRankDevice {
     pub(super) fn find(task: &CollectiveTask, cuda: CudaLibrary) -> Result<Self, NcclProbeFailure> {
         let nccl = nccl_library::load_nccl(task.nccl.as_deref(), &NcclSearchRoots::from_env())?;
         let version = nccl.version()?;
-        let found = devices::find_gpus(&cuda, Path::new(ROOT)).map_err(NcclProbeFailure::Gpus)?;
+        let found = devices::find_gpus(&cuda, &task.root).map_err(NcclProbeFailure::Gpus)?;
         let seen = found.len();
         let found = found.into_iter().find(|gpu| gpu.probed.index == task.gpu);
         let DetectedGpu { device, probed: gpu } =

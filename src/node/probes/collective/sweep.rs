@@ -16,6 +16,7 @@ use super::rank_list::{
 };
 use super::{RankStop, formula, nccl_rank, rank_problem};
 use crate::ffi::nccl::{NcclUniqueId, UNIQUE_ID_BYTES};
+use crate::probes::copy::devices;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use crate::probes::task::CollectiveTask;
 use model::collective::CollectivePoint;
@@ -127,8 +128,9 @@ fn load_libraries(
         Ok(cuda) => cuda,
         Err(failure) => return Ok(Err(failure)),
     };
-    if let Ok((major, minor)) = cuda.driver_version() {
-        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
+    devices::emit_driver_version(&cuda, emitter)?;
+    if let Err(failure) = nccl_rank::init_driver(task, &cuda) {
+        return Ok(Err(failure));
     }
     emitter.announce_step("loading NCCL");
     let machine = match NcclRankDevice::find(task, cuda) {

@@ -25,6 +25,13 @@ pub(crate) struct DetectedGpu {
     pub(crate) probed: ProbedGpu,
 }
 
+/// The processes of a probe that open the same GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessesPerGpu {
+    One,
+    Two,
+}
+
 #[derive(Debug)]
 pub(crate) struct OpenGpu<'c> {
     pub(crate) device: CudaDevice,
@@ -46,7 +53,7 @@ pub(crate) fn find_gpus(
 ) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
     let doing = "initializing the driver";
     let refused = |error: CudaCallError| {
-        Box::new(driver_error::classify_error(&error, DriverCallStep::Start, doing))
+        Box::new(driver_error::classify_error(&error, DriverCallStep::start(root), doing))
     };
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
@@ -63,6 +70,7 @@ pub(crate) fn find_gpus(
             uuid: cuda.uuid(device).ok().map(format_uuid),
             bus_id: Some(bus_id),
             numa_node: None,
+            unreachable_numa_node: None,
             memory_bytes: cuda.total_memory(device).ok(),
         };
         found.push(DetectedGpu { device, probed });
@@ -122,6 +130,7 @@ impl<'c> OpenGpu<'c> {
         cuda: &'c CudaLibrary,
         found: &DetectedGpu,
         root: &Path,
+        processes: ProcessesPerGpu,
     ) -> Result<Self, Box<ProbeProblem>> {
         let device = found.device;
         let mut probed = found.probed.clone();
@@ -140,6 +149,12 @@ impl<'c> OpenGpu<'c> {
             )));
         }
         let mode = cuda.attribute(device, attribute::COMPUTE_MODE).ok();
+        if processes == ProcessesPerGpu::Two && mode == Some(driver_error::EXCLUSIVE) {
+            let what = "the GPU is in exclusive mode, and this test needs two processes on it \
+                        (`nvidia-smi -c 0` resets the mode)";
+            let class = ProbeProblemClass::ExclusiveMode;
+            return Err(of_it(ProbeProblem::new(OutputProblemKind::Error, class, what)));
+        }
         let doing = format!("opening GPU {index}");
         let open = || {
             let primary = PrimaryContext::retain(cuda, device)?;
@@ -153,8 +168,12 @@ impl<'c> OpenGpu<'c> {
         let cache_bytes = u64::try_from(cache).unwrap_or(0);
         // The NUMA node of allocated memory only follows the GPU if the thread can be pinned.
         let near = probed.bus_id.as_deref().and_then(|bus_id| numa::find_numa_cpus(root, bus_id));
-        let near = near.filter(|near| near.pin_thread().is_ok());
+        let (near, unreachable) = match near {
+            Some(near) if near.pin_thread().is_ok() => (Some(near), None),
+            near => (None, near),
+        };
         probed.numa_node = near.as_ref().map(|near| near.node);
+        probed.unreachable_numa_node = unreachable.map(|near| near.node);
         Ok(Self { device, probed, cache_bytes, numa: near, default_stream: own, primary })
     }
 
@@ -195,6 +214,19 @@ fn bus_sort_key(bus_id: &str) -> Vec<u64> {
     parts.map(|part| u64::from_str_radix(part, 16).unwrap_or(u64::MAX)).collect()
 }
 
+/// Reports the driver's version, which it knows before it is initialized.
+pub(crate) fn emit_driver_version(
+    cuda: &CudaLibrary,
+    emitter: &mut ProbeEmitter<'_>,
+) -> io::Result<()> {
+    match cuda.driver_version() {
+        Ok((major, minor)) => {
+            emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 /// Reports the GPUs of the driver, and opens none. Returns an error if the output is closed.
 pub fn list_gpus(
     cuda: Option<&Path>,
@@ -209,13 +241,11 @@ pub fn list_gpus(
         }
     };
     emitter.announce_step("initializing the driver");
+    emit_driver_version(&cuda, emitter)?;
     let found = match find_gpus(&cuda, root) {
         Ok(found) => found,
         Err(problem) => return emitter.emit(&ProbeMessage::Problem(*problem)),
     };
-    if let Ok((major, minor)) = cuda.driver_version() {
-        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
-    }
     for gpu in found {
         emitter.emit(&ProbeMessage::Gpu(gpu.probed))?;
     }

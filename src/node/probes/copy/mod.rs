@@ -23,6 +23,7 @@ use session::CopySession;
 
 use super::protocol::{ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::copy::devices::ProcessesPerGpu;
 use crate::probes::driver_error;
 use crate::probes::task::CopyTask;
 use model::probe_problem_class::ProbeProblemClass;
@@ -39,10 +40,11 @@ pub fn measure(task: &CopyTask, emitter: &mut ProbeEmitter<'_>) -> io::Result<()
             return emitter.emit(&ProbeMessage::Problem(driver_error::classify_load_error(&error)));
         }
     };
-    let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, emitter)? {
-        Some(opened) => opened,
-        None => return Ok(()),
-    };
+    let (gpus, failed) =
+        match open_gpus(&cuda, &task.root, &task.gpus, ProcessesPerGpu::One, emitter)? {
+            Some(opened) => opened,
+            None => return Ok(()),
+        };
     let measured = CopySession::new(&cuda, task, gpus, failed).run_tests(emitter)?;
     if measured { emitter.emit(&ProbeMessage::End) } else { Ok(()) }
 }
@@ -53,16 +55,15 @@ pub(crate) fn open_gpus<'c>(
     cuda: &'c CudaLibrary,
     root: &Path,
     requested: &[u32],
+    processes: ProcessesPerGpu,
     emitter: &mut ProbeEmitter<'_>,
 ) -> io::Result<Option<(Vec<OpenGpu<'c>>, bool)>> {
     emitter.announce_step("initializing the driver");
+    devices::emit_driver_version(cuda, emitter)?;
     let found = match devices::find_gpus(cuda, root) {
         Ok(found) => found,
         Err(problem) => return emitter.emit(&ProbeMessage::Problem(*problem)).map(|()| None),
     };
-    if let Ok((major, minor)) = cuda.driver_version() {
-        emitter.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
-    }
     let (found, absent) = devices::select_gpus(found, requested);
     let mut failed = !absent.is_empty();
     for problem in absent {
@@ -71,7 +72,7 @@ pub(crate) fn open_gpus<'c>(
     let mut gpus = Vec::new();
     for one in &found {
         emitter.announce_step(&format!("opening GPU {}", one.probed.index));
-        match OpenGpu::open(cuda, one, root) {
+        match OpenGpu::open(cuda, one, root, processes) {
             Ok(gpu) => {
                 emitter.emit(&ProbeMessage::Gpu(gpu.probed.clone()))?;
                 gpus.push(gpu);

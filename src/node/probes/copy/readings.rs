@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use super::buffers::{BufferKey, BufferLayout, BufferRole, CopyCallFailure, DataMismatch};
 use super::cases::{BufferPlace, CopyCase, CopyMeasure, CopyNumber, CopyRun, NumberBasis};
@@ -67,10 +68,6 @@ impl<'c> CopySession<'c, '_> {
                 self.emit_once(problem, emitter)?;
             }
         }
-        emitter.announce_step(&format!("{name}: {what}: first copy"));
-        if let Err(error) = timing::prime_lanes(self.cuda, &lanes) {
-            return Ok(Err(failed(run, error, "first copy")));
-        }
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
         for reading in 0..readings {
@@ -83,6 +80,12 @@ impl<'c> CopySession<'c, '_> {
                     return Ok(Err(trouble));
                 }
             }
+            emitter.announce_step(&format!("{name}: {what}: warming up, reading {reading}"));
+            let least = Duration::from_millis(self.task.warmup_ms.into());
+            if let Err(error) = timing::warm_up_lanes(self.cuda, &lanes, least) {
+                return Ok(Err(failed(run, error, "warming up")));
+            }
+            emitter.announce_step(&format!("{name}: {what}: reading {reading}"));
             let times = timing::time_lanes(self.cuda, &lanes, self.gate.as_ref(), (warmup, copies));
             let times = match times {
                 Ok(times) => times,

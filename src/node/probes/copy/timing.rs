@@ -6,6 +6,7 @@
 //! the driver.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use super::buffers::BufferLayout;
 use super::devices::OpenGpu;
@@ -36,6 +37,7 @@ impl<'c> StreamGate<'c> {
     /// Creates a gate whose word is near this GPU.
     pub(crate) fn new(cuda: &'c CudaLibrary, gpu: &OpenGpu<'c>) -> Result<Self, CudaCallError> {
         cuda.set_current_context(gpu.context())?;
+        let _pin = gpu.numa.as_ref().and_then(|near| near.pin_thread().ok());
         let word = cuda.host_memory(PAGE_BYTES)?;
         let address = word.address()?;
         Ok(Self { cuda, word, address, value: Cell::new(0) })
@@ -145,17 +147,32 @@ impl<'c> CopyLane<'c> {
     }
 }
 
-/// Copies once, so that the driver's work at a first copy (loading code, mapping memory) does not
-/// fall into a held stream.
-pub(crate) fn prime_lanes(cuda: &CudaLibrary, lanes: &[CopyLane<'_>]) -> Result<(), LaneError> {
-    for (nth, lane) in lanes.iter().enumerate() {
-        let once = cuda
-            .set_current_context(lane.context)
-            .and_then(|()| lane.enqueue_copies(cuda, 0, 1))
-            .and_then(|()| lane.stream.wait());
-        once.map_err(|error| LaneError { lane: nth, error })?;
+/// Copies on all lanes until this time has passed, at least once.
+///
+/// An idle GPU lowers its clocks and needs some milliseconds to raise them; nvbandwidth runs
+/// kernels around each reading. And the driver's work at a first copy (loading code, mapping
+/// memory) must not fall into a held stream.
+pub(crate) fn warm_up_lanes(
+    cuda: &CudaLibrary,
+    lanes: &[CopyLane<'_>],
+    least: Duration,
+) -> Result<(), LaneError> {
+    let of = |lane: usize| move |error: CudaCallError| LaneError { lane, error };
+    let start = Instant::now();
+    loop {
+        for (nth, lane) in lanes.iter().enumerate() {
+            let enqueued = cuda
+                .set_current_context(lane.context)
+                .and_then(|()| lane.enqueue_copies(cuda, 0, 1));
+            enqueued.map_err(of(nth))?;
+        }
+        for (nth, lane) in lanes.iter().enumerate() {
+            lane.stream.wait().map_err(of(nth))?;
+        }
+        if least <= start.elapsed() {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// True if this many operations can be held together.

@@ -21,6 +21,7 @@ use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 use super::copy;
 use super::protocol::{ProbeAbort, ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::copy::devices::ProcessesPerGpu;
 use crate::probes::driver_error;
 use crate::probes::task::FabricTask;
 use model::exchange::ExchangeReply;
@@ -42,7 +43,9 @@ pub fn run_trials(task: &FabricTask, emitter: &mut ProbeEmitter<'_>) -> io::Resu
             return emitter.emit(&ProbeMessage::Problem(problem));
         }
     };
-    let Some((gpus, failed)) = copy::open_gpus(&cuda, &task.root, &[], emitter)? else {
+    let Some((gpus, failed)) =
+        copy::open_gpus(&cuda, &task.root, &[], ProcessesPerGpu::Two, emitter)?
+    else {
         return Ok(());
     };
     let channels = imex_channel::read_channels(&task.root);

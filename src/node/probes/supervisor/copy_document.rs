@@ -34,6 +34,7 @@ pub fn build_document(task: &CopyTask, supervised: &SupervisorOutput) -> CopyDoc
         buffer_bytes: task.buffer_bytes,
         copies: task.copies,
         warmup: task.warmup,
+        warmup_ms: task.warmup_ms,
         gpus: common.gpus,
         ranks: common.ranks,
         tests: matrices.tests,
@@ -143,6 +144,7 @@ mod tests {
             buffer_bytes: 1 << 20,
             copies: 4,
             warmup: 1,
+            warmup_ms: 0,
             across: None,
         }
     }

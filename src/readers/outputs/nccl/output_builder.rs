@@ -64,8 +64,8 @@ impl NcclOutputBuilder {
                 index: rank.device,
                 name: rank.name.clone(),
                 bus_id: rank.bus_id.clone(),
-                uuid: None,
                 host: Some(rank.host.clone()),
+                ..ToolDevice::default()
             });
         }
     }

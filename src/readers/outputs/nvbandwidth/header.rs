@@ -136,8 +136,8 @@ pub(super) fn parse_listed_device(entry: &str) -> Option<NvbandwidthHeadItem> {
         index: index.trim().parse().ok()?,
         name,
         bus_id,
-        uuid: None,
         host,
+        ..ToolDevice::default()
     }))
 }
 
@@ -152,8 +152,8 @@ pub(super) fn add_rank(
         index: rank.device,
         name: rank.name.clone(),
         bus_id: rank.bus_id.clone(),
-        uuid: None,
         host: Some(rank.host.clone()),
+        ..ToolDevice::default()
     };
     roster.add_device(facts, device);
     let moved = roster.first_rank(facts, rank.rank).map(|known| {

@@ -155,6 +155,7 @@ impl CollectiveArgs {
     fn build_task(&self, request: &CollectiveProbeRequest, gpu: u32) -> CollectiveTask {
         CollectiveTask {
             cuda: self.common.cuda.clone(),
+            root: self.common.root.clone(),
             nccl: self.nccl.clone(),
             node: request.node.clone(),
             gpu,

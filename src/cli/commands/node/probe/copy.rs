@@ -55,9 +55,13 @@ pub struct CopyArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     copies: u32,
     /// Warm-up copies before each reading.
-    #[arg(long, value_name = "N", default_value_t = 2,
+    #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
+    /// The least time of copies before each reading, so that clocks are up, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    warmup_ms: u32,
     /// Measure across nodes: GPU i with GPU i (`lane`), or every pair (`all`).
     #[arg(long, value_name = "WHICH", value_enum, hide = true, requires = "on_all_nodes")]
     across: Option<CopyPairScope>,
@@ -111,6 +115,7 @@ impl CopyArgs {
             buffer_bytes: self.buffer << 20,
             copies: self.copies,
             warmup: self.warmup,
+            warmup_ms: self.warmup_ms,
             across: self.across.map(|pairs| match pairs {
                 CopyPairScope::Lane => CrossNodePairs::Lane,
                 CopyPairScope::All => CrossNodePairs::All,

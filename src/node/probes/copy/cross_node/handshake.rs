@@ -189,6 +189,7 @@ pub(super) mod tests {
             buffer_bytes: 1 << 20,
             copies: 4,
             warmup: 1,
+            warmup_ms: 0,
             across: Some(CrossNodePairs::Lane),
         }
     }

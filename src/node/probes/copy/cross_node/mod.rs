@@ -33,6 +33,7 @@ use std::time::Instant;
 
 use super::devices::OpenGpu;
 use crate::ffi::cuda::CudaLibrary;
+use crate::probes::copy::devices::ProcessesPerGpu;
 use crate::probes::driver_error;
 use crate::probes::fabric::imex_channel;
 use crate::probes::protocol::{ProbeAbort, ProbeEmitter, ProbeMatrixShape, ProbeMessage};
@@ -112,7 +113,9 @@ fn run_sweep(
             return send_refusal(task, &why, emitter);
         }
     };
-    let Some((gpus, failed)) = super::open_gpus(&cuda, &task.root, &task.gpus, emitter)? else {
+    let Some((gpus, failed)) =
+        super::open_gpus(&cuda, &task.root, &task.gpus, ProcessesPerGpu::One, emitter)?
+    else {
         return send_refusal(task, "none of its GPUs can be used: see its problems", emitter);
     };
     let (bytes, problem) = copy_bytes(task);
