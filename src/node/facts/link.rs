@@ -37,7 +37,7 @@ const COUNTERS: [(u32, &str); 5] = [
 ];
 
 /// Counters from Blackwell on, by field value.
-const FIELDS: [(u32, &str); 12] = [
+pub(super) const FIELDS: [(u32, &str); 12] = [
     (field_id::NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, "malformed_packet_errors"),
     (field_id::NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, "buffer_overrun_errors"),
     (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, "rcv_errors"),
@@ -131,14 +131,18 @@ fn query_link_state(
     let is_field_first = architecture.is_none_or(|number| HOPPER <= number);
     let found =
         if is_field_first { field().or_else(|_| call()) } else { call().or_else(|_| field()) };
-    // NVML_NVLINK_STATE_*
-    found.map(|number| match number {
+    found.map(decode_state)
+}
+
+/// `NVML_NVLINK_STATE_*`.
+pub(super) fn decode_state(number: u64) -> LinkState {
+    match number {
         0 => LinkState::Inactive,
         1 => LinkState::Active,
         2 => LinkState::Sleep,
         3 => LinkState::TrafficDisabled,
         number => LinkState::Other(number),
-    })
+    }
 }
 
 fn query_nvlink(

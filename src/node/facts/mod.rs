@@ -15,6 +15,8 @@ mod imex;
 mod infiniband;
 mod link;
 mod nic;
+#[cfg(test)]
+mod nvml_header_tests;
 mod nvml_names;
 mod pci;
 mod query;

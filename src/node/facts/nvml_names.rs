@@ -8,6 +8,7 @@ pub(super) fn return_code_name(code: u32) -> String {
         2 => "invalid argument",
         3 => "not supported",
         4 => "no permission",
+        5 => "already initialised",
         6 => "not found",
         7 => "insufficient size",
         8 => "insufficient power",
@@ -24,6 +25,7 @@ pub(super) fn return_code_name(code: u32) -> String {
         19 => "in use",
         20 => "out of memory",
         21 => "no data",
+        22 => "vGPU ECC not supported",
         23 => "insufficient resources",
         24 => "frequency not supported",
         25 => "argument version mismatch",
@@ -50,7 +52,10 @@ pub(super) fn architecture_name(number: u64) -> String {
         8 => "ada",
         9 => "hopper",
         10 => "blackwell",
+        11 => "dla",
+        12 => "dla2",
         13 => "rubin",
+        15 => "npu3",
         number => return format!("architecture {number}"),
     };
     name.to_owned()
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn numbers_without_a_name_stay_numbers() {
-        assert_eq!(architecture_name(11), "architecture 11");
+        assert_eq!(architecture_name(14), "architecture 14");
         assert_eq!(nvlink_version_name(9), "version 9");
         assert_eq!(return_code_name(31), "return code 31");
         assert_eq!(remote_kind_name(255), None);

@@ -115,48 +115,48 @@ type CudaHandle = *mut c_void;
 /// `CUipcMemHandle`, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct IpcHandle([c_uchar; IPC_HANDLE_BYTES]);
+pub(super) struct IpcHandle([c_uchar; IPC_HANDLE_BYTES]);
 
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MemLocation {
-    kind: c_int,
-    id: c_int,
+pub(super) struct MemLocation {
+    pub(super) kind: c_int,
+    pub(super) id: c_int,
 }
 
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct AllocationProp {
-    kind: c_int,
-    handle_types: c_int,
-    location: MemLocation,
-    win32: *mut c_void,
-    flags: [c_uchar; 8],
+pub(super) struct AllocationProp {
+    pub(super) kind: c_int,
+    pub(super) handle_types: c_int,
+    pub(super) location: MemLocation,
+    pub(super) win32: *mut c_void,
+    pub(super) flags: [c_uchar; 8],
 }
 
 /// `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MemAccessDesc {
-    location: MemLocation,
-    flags: c_int,
+pub(super) struct MemAccessDesc {
+    pub(super) location: MemLocation,
+    pub(super) flags: c_int,
 }
 
 // cuda.h: CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
 // CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
-const PINNED: c_int = 1;
-const ON_DEVICE: c_int = 1;
-const FABRIC: c_int = 8;
-const READ_WRITE: c_int = 3;
+pub(super) const PINNED: c_int = 1;
+pub(super) const ON_DEVICE: c_int = 1;
+pub(super) const FABRIC: c_int = 8;
+pub(super) const READ_WRITE: c_int = 3;
 
 /// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: c_uint = 1;
+pub(super) const NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_GEQ`.
-const AT_LEAST: c_uint = 0;
+pub(super) const AT_LEAST: c_uint = 0;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
-const LAZY_PEER_ACCESS: c_uint = 1;
+pub(super) const LAZY_PEER_ACCESS: c_uint = 1;
 
 symbols! {
     /// The symbols of the driver API in use.

@@ -5,6 +5,8 @@
 
 pub mod cuda;
 pub mod dynamic_library;
+#[cfg(test)]
+pub(crate) mod header_tests;
 pub mod nccl;
 pub mod nvml;
 pub mod process_limits;

@@ -135,11 +135,11 @@ type NcclHandle = *mut c_void;
 /// its defaults, and applies defaults for fields that `version` did not have, so this layout works
 /// with all of them.
 #[repr(C)]
-struct NcclConfig {
-    size: usize,
-    magic: c_uint,
-    version: c_uint,
-    blocking: c_int,
+pub(super) struct NcclConfig {
+    pub(super) size: usize,
+    pub(super) magic: c_uint,
+    pub(super) version: c_uint,
+    pub(super) blocking: c_int,
     /// Fields added in 2.17 occupy this version's padding.
     later: c_int,
 }
@@ -147,13 +147,13 @@ struct NcclConfig {
 /// `NCCL_API_MAGIC`.
 const MAGIC: c_uint = 0xcafe_beef;
 /// `NCCL_CONFIG_UNDEF_INT`.
-const UNDEFINED: c_int = c_int::MIN;
+pub(super) const UNDEFINED: c_int = c_int::MIN;
 /// `NCCL_VERSION(2, 14, 0)`.
-const CONFIG_VERSION: c_uint = 21_400;
+pub(super) const CONFIG_VERSION: c_uint = 21_400;
 
 // nccl.h: ncclFloat32, ncclSum.
-const FLOAT32: c_int = 7;
-const SUM: c_int = 0;
+pub(super) const FLOAT32: c_int = 7;
+pub(super) const SUM: c_int = 0;
 
 type NcclSendBuffer = *const c_void;
 

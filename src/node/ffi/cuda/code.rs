@@ -74,7 +74,7 @@ pub const TIMEOUT: i32 = 909;
 pub const UNKNOWN: i32 = 999;
 
 /// Names, for drivers without `cuGetErrorName`.
-const NAMES: &[(i32, &str)] = &[
+pub(in crate::ffi) const NAMES: &[(i32, &str)] = &[
     (INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"),
     (OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"),
     (NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"),
