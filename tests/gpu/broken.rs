@@ -25,7 +25,8 @@ fn numbers(document: &CopyDocument) -> usize {
 
 /// A machine on which no probe can begin, and the class of its only problem.
 fn nothing_begins(place: &Place, class: &str, detail: &str) {
-    let (ran, document) = probe(place, DOWN, &[]);
+    let root = format!("--root={}", crate::root_with_module().display());
+    let (ran, document) = probe(place, DOWN, &[&root]);
     let problem = only(&document);
     assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, class));
     assert!(problem.detail.contains(detail), "{}", problem.detail);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -94,20 +94,11 @@ impl Ran {
     }
 }
 
-/// A root whose driver has its kernel module loaded.
-fn root_with_module() -> PathBuf {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("root-with-module");
-    let folder = root.join("proc/driver/nvidia");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    std::fs::write(folder.join("version"), "NVRM version: 580.95.05\n").expect("written");
-    root
-}
-
 /// The task of every rank.
 fn task(tests: &[&str]) -> CollectiveTask {
     CollectiveTask {
         cuda: None,
-        root: root_with_module(),
+        root: crate::root_with_module(),
         nccl: None,
         node: String::new(),
         gpu: 0,

@@ -23,7 +23,7 @@ struct ProbeOutput {
 fn task(tests: &[&str]) -> CopyTask {
     CopyTask {
         cuda: None,
-        root: "/no/such/root".into(),
+        root: crate::root_with_module(),
         node: "n1".to_owned(),
         gpus: Vec::new(),
         tests: tests.iter().map(|test| (*test).to_owned()).collect(),
@@ -312,6 +312,10 @@ fn an_obstacle_to_a_measurement_is_one_problem_with_a_class() {
         assert_eq!(problem.code.as_deref(), Some(code), "{class}");
         assert!(!outcome.is_complete(), "{class}");
     }
+    // The real library answers so without its kernel module, too.
+    let no_module = CopyTask { root: "/no/such/root".into(), ..task(&["device_local_copy"]) };
+    let outcome = measured(&machine(0), no_module);
+    assert_eq!(outcome.only_problem().class.as_str(), "driver-failed");
     let outcome = measured(&one().with("gpu mig"), task(&["device_local_copy"]));
     assert_eq!(
         (outcome.only_problem().class.as_str(), outcome.only_problem().gpu),

@@ -172,7 +172,7 @@ fn start(at: usize, talker: &Talker, send_line: mpsc::Sender<(usize, Option<Stri
         found.map(|(_, path)| path.display().to_string()).unwrap_or_default()
     };
     let root = folder.path().join("root");
-    std::fs::create_dir(&root).expect("a folder");
+    crate::load_module(&root);
     let task = talker.task.replace("{cuda}", &library("FABRICGATE_CUDA"));
     let task = task.replace("{root}", &root.display().to_string());
     let progress = folder.path().join("progress");

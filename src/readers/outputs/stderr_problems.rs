@@ -57,6 +57,8 @@ const ROOT_REFUSAL: &str = "has detected an attempt to run as root";
 
 /// The problem, if a launcher of ranks refused the superuser: no tool ran.
 pub(super) fn find_root_refusal(bytes: &[u8]) -> Option<OutputProblem> {
+    // A launcher prints it first.
+    let bytes = &bytes[..bytes.len().min(1 << 16)];
     if !bytes.windows(ROOT_REFUSAL.len()).any(|part| part == ROOT_REFUSAL.as_bytes()) {
         return None;
     }

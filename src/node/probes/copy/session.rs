@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::time::Instant;
 
 use super::buffers::{CopyBuffers, CopyCallFailure};
 use super::cases::{BufferPlace, CaseRefusal, CopyRun};
@@ -33,6 +34,8 @@ pub(super) struct CopySession<'c, 't> {
     pub(super) gpus: Vec<OpenGpu<'c>>,
     peers: Option<PeerAccess>,
     lost_gpus: BTreeSet<usize>,
+    /// The end of the last copies.
+    pub(super) last_copy: Option<Instant>,
     emitted: BTreeSet<(ProbeProblemClass, Option<u32>, Option<String>)>,
     // Some requested GPUs are missing.
     is_incomplete: bool,
@@ -55,6 +58,7 @@ impl<'c, 't> CopySession<'c, 't> {
             gpus,
             peers: None,
             lost_gpus: BTreeSet::new(),
+            last_copy: None,
             emitted: BTreeSet::new(),
             is_incomplete,
             failed: is_incomplete,
