@@ -20,6 +20,7 @@ pub(crate) fn header_folder(version: &str) -> PathBuf {
 pub(crate) type HeaderValue = (String, i128);
 
 /// The values that differ from those of a header: a C compiler computes the expressions.
+#[expect(clippy::disallowed_methods, reason = "a test starts a C compiler and its output")]
 pub(crate) fn compare_with_header(
     folders: &[&str],
     header: &str,
