@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::cli::gate_apply;
 use crate::cli::plan_scope::PlanBasis;
-use crate::cli::stdout::note;
+use crate::cli::stdout::{note, note_gate_event};
 use crate::config::Config;
 use crate::config::gate::{CALL_TIMEOUT, GateBackend, SETTLE_TIME};
 use crate::exit::CommandError;
@@ -18,7 +18,6 @@ use control::gate::allocation::{
     AllocationRequest, ReservationRenewal, clean_up_at_start,
 };
 use control::gate::executor::DEFAULT_PERSIST_TIME;
-use control::gate::gate_event::GateEvent;
 use control::gate::journal;
 use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::pod_allocation::{PodBackend, PodObjectClient};
@@ -185,7 +184,7 @@ impl NodeAllocation {
             minutes: purpose.minutes,
         };
         let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
-        let mut log = log_event;
+        let mut log = note_gate_event;
         let mut context = AllocationContext {
             backend,
             scheduler: &**scheduler,
@@ -200,7 +199,7 @@ impl NodeAllocation {
                     release_orphans(record, &mut context).await?;
                 }
                 let held = allocation.acquire(&mut context, &request).await;
-                *renewal = ReservationRenewal::start(&context, allocation, log_event);
+                *renewal = ReservationRenewal::start(&context, allocation, note_gate_event);
                 held
             };
             tokio::select! {
@@ -307,7 +306,7 @@ impl Drop for NodeAllocation {
     fn drop(&mut self) {
         let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
         *renewal = None;
-        let mut log = log_event;
+        let mut log = note_gate_event;
         let mut context = AllocationContext {
             backend,
             scheduler: &**scheduler,
@@ -458,8 +457,4 @@ fn allocation_error(error: AllocationError) -> CommandError {
         AllocationError::Name(_) => CommandError::usage(error),
         _ => CommandError::environment(error),
     }
-}
-
-fn log_event(event: &GateEvent) {
-    note(&event.to_string());
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::cli::stdout::note;
+use crate::cli::stdout::{note, note_gate_event};
 use crate::cli::stored_run;
 use crate::config::Config;
 use crate::config::certificates::{CertificateKeys, CertificatesConfig};
@@ -16,7 +16,6 @@ use crate::config::gate::{GateBackend, GateConfig};
 use crate::exit;
 use crate::exit::CommandError;
 use control::gate::certificates::IssueResult;
-use control::gate::gate_event::GateEvent;
 use control::gate::journal::JournalError;
 use control::gate::kubernetes::{KubernetesScheduler as Cluster, events};
 use control::gate::lease::{LeaseFence, LeaseTerm};
@@ -146,7 +145,7 @@ pub fn run_gate(
     let unsure = identity::find_unsure(&run_data.machines, &run_data.results, &run_data.recordings);
     let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
     let (drivers, boots) = (run_data.driver_versions(), identity::boot_ids(&run_data.machines));
-    let mut log = |event: &GateEvent| note(&event.to_string());
+    let mut log = note_gate_event;
     let (stopper, stop) = watch::channel(false);
     let reconciling = reconciler::reconcile_nodes(ReconcileInput {
         folder: &gate.folder,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::Serialize;
 
 use crate::exit::CommandError;
+use control::gate::gate_event::GateEvent;
 use control::store::plan_json;
 use engine::report::plain_text;
 
@@ -137,6 +138,11 @@ impl<W: Write> Write for EscapingWriter<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Prints an event of the gate on standard error.
+pub fn note_gate_event(event: &GateEvent) {
+    note(&event.to_string());
 }
 
 /// Prints a message on standard error, if that is still open.

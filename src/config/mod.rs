@@ -3,6 +3,19 @@
 //! TOML; an unknown key is an error with its line and column, because a typo in a limit must not
 //! fall back to a default. Relative paths are relative to the file.
 
+pub mod audit;
+pub mod bounded;
+pub mod burn_in;
+pub mod certificates;
+pub mod gate;
+pub mod history;
+pub mod launcher;
+pub mod metrics;
+pub mod notify;
+pub mod schema;
+pub mod sources;
+pub mod watch;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,19 +51,6 @@ use node::exec;
 use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::ProbeCatalog;
-
-pub mod audit;
-pub mod bounded;
-pub mod burn_in;
-pub mod certificates;
-pub mod gate;
-pub mod history;
-pub mod launcher;
-pub mod metrics;
-pub mod notify;
-pub mod schema;
-pub mod sources;
-pub mod watch;
 
 /// Default delay between a suspicion and its confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);

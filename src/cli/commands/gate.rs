@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::cli::stdout::{Globals, note};
+use crate::cli::stdout::{Globals, note, note_gate_event};
 use crate::cli::{expectations, gate_apply, stdout};
 use crate::config::Config;
 use crate::config::gate::GateConfig;
@@ -302,7 +302,7 @@ fn recover_open_actions(
         )?;
     }
     let (_stopper, stop) = watch::channel(false);
-    let mut log = |event: &GateEvent| note(&event.to_string());
+    let mut log = note_gate_event;
     crate::cli::runtime::build_runtime()?.block_on(async {
         let mut are_gone = allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,

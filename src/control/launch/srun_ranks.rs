@@ -28,8 +28,6 @@ struct MpirunOptions {
     hosts: Vec<String>,
     per_node: Option<String>,
     variables: Vec<String>,
-    /// A variable of the worker is passed to the ranks.
-    exports_own: bool,
 }
 
 /// The same command with `srun`; `None` if it does not call mpirun.
@@ -55,7 +53,6 @@ pub fn convert_to_srun(
     };
     let mut words = vec!["env".to_owned()];
     words.extend(STEP_SIZE_VARIABLES.iter().flat_map(|name| ["-u".to_owned(), (*name).to_owned()]));
-    let exports = options.exports_own || !options.variables.is_empty();
     words.append(&mut options.variables);
     words.extend(slurm.node_srun.iter().cloned());
     words.extend([
@@ -65,11 +62,9 @@ pub fn convert_to_srun(
         "--cpu-bind=none".to_owned(),
         "--kill-on-bad-exit=1".to_owned(),
         format!("--mpi={}", slurm.mpi),
-    ]);
-    if exports {
         // A site, or the step of the worker, may limit what srun exports (SLURM_EXPORT_ENV).
-        words.push("--export=ALL".to_owned());
-    }
+        "--export=ALL".to_owned(),
+    ]);
     if !options.hosts.is_empty() {
         words.push(format!("--nodes={}", options.hosts.len()));
         let hosts = options.hosts.iter().map(String::as_str);
@@ -104,8 +99,8 @@ fn parse_mpirun<'w>(
                 options.per_node = Some(each.ok_or_else(unknown)?.to_owned());
             }
             "bind-to" if value == "none" => {}
-            // Without a value it is one of the worker's variables.
-            "x" if !value.contains('=') => options.exports_own = true,
+            // Without a value it is one of the worker's variables, which srun passes on.
+            "x" if !value.contains('=') => {}
             "x" => options.variables.push(value.clone()),
             _ => return Err(unknown()),
         }

@@ -42,6 +42,14 @@ struct HostCopies<'a> {
     unreachable_numa_node: Option<u32>,
 }
 
+impl HostCopies<'_> {
+    /// True unless the host memory is known to be on another NUMA node, which alone can make the
+    /// copies slow: they neither blame nor clear a part.
+    fn is_near(&self) -> bool {
+        self.unreachable_numa_node.is_none()
+    }
+}
+
 /// If more than this share of all copies (and more than one) is low once, the low readings are not
 /// dips: four times the rate of healthy noise.
 const MOST_DIPS: f64 = 0.02;
@@ -73,10 +81,11 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
             let gpus = lows.get(&copy.gpu.node).into_iter().flatten();
             gpus.into_iter().any(|low| low.is_none_or(|gpu| gpu == copy.gpu.gpu))
         };
-        let fine = copies.iter().filter(|copy| !is_low(copy));
+        // A copy of far memory that is low is not among the low ones.
+        let fine = copies.iter().filter(|copy| !is_low(copy) && copy.is_near());
         sound.extend(fine.map(|copy| (copy.gpu.clone(), direction)));
         judged += copies.len();
-        low.extend(without_far_copies(found, &copies, ledger));
+        low.extend(found);
     }
     report_low_copies(low, &sound, judged, ledger);
 }
@@ -144,38 +153,6 @@ fn collect_host_readings<'a>(
         }
     }
     cells
-}
-
-/// The low copies without those whose host memory was on another NUMA node: that alone can make
-/// them slow, so their nodes stay in doubt.
-fn without_far_copies(
-    low: Vec<LowHostCopy>,
-    copies: &[HostCopies<'_>],
-    ledger: &mut FindingSet,
-) -> Vec<LowHostCopy> {
-    let far_copy = |finding: &Finding| {
-        copies.iter().find(|copy| {
-            let (node, gpu) = (&finding.locus.node, finding.locus.gpu);
-            copy.unreachable_numa_node.is_some()
-                && node.as_ref() == Some(&copy.gpu.node)
-                && gpu.is_none_or(|gpu| gpu == copy.gpu.gpu)
-        })
-    };
-    let mut sound = Vec::new();
-    for low in low {
-        let Some(copy) = far_copy(&low.finding) else {
-            sound.push(low);
-            continue;
-        };
-        let numa_node = copy.unreachable_numa_node.unwrap_or_default();
-        let why = format!(
-            "{}; the host memory was not on NUMA node {numa_node} of the GPU, whose CPUs the probe \
-             could not use: measure without CPU binding",
-            low.finding.summary
-        );
-        ledger.add_doubt(&copy.gpu.node, why);
-    }
-    sound
 }
 
 /// A low part: the finding, and the number of readings behind it.
@@ -283,8 +260,7 @@ fn judge_test(
     let expectation = platform
         .and_then(|p| p.expectation(&MeasurementConditions::with_default_size(testcase)).ok());
     let expected = expectation.and_then(|e| e.value);
-    let near = copies.iter().filter(|copy| copy.unreachable_numa_node.is_none());
-    let mut values: Vec<f64> = near.map(|c| c.value).collect();
+    let mut values: Vec<f64> = copies.iter().filter(|c| c.is_near()).map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let peers = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
     let spread = peers.map_or(0.0, |m| stats::spread(&values, m).unwrap_or(0.0) / m);
@@ -295,16 +271,27 @@ fn judge_test(
         }
     }
     let line = MIN_EFFECT.max(5.0 * spread);
-    let low_copies = copies.iter().filter_map(|c| {
-        let finding = low_finding(c, testcase, direction, peers, line, expectation)?;
-        Some(LowHostCopy { finding, readings: c.readings.len() })
-    });
     let mut by_node: BTreeMap<_, Vec<LowHostCopy>> = BTreeMap::new();
-    for low in low_copies {
-        by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
-    }
     let mut own: BTreeMap<&NodeName, Vec<&HostCopies<'_>>> = BTreeMap::new();
-    copies.iter().for_each(|copy| own.entry(&copy.gpu.node).or_default().push(copy));
+    for copy in copies {
+        let low = low_finding(copy, testcase, direction, peers, line, expectation);
+        if let Some(numa_node) = copy.unreachable_numa_node {
+            if let Some(finding) = low {
+                let why = format!(
+                    "{}; the host memory was not on NUMA node {numa_node} of the GPU, whose CPUs \
+                     the probe could not use: measure without CPU binding",
+                    finding.summary
+                );
+                ledger.add_doubt(&copy.gpu.node, why);
+            }
+            continue;
+        }
+        own.entry(&copy.gpu.node).or_default().push(copy);
+        if let Some(finding) = low {
+            let low = LowHostCopy { finding, readings: copy.readings.len() };
+            by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
+        }
+    }
     let mut out = Vec::new();
     for (node, found) in by_node {
         let here = node.as_ref().and_then(|node| own.get(node)).map_or(&[][..], Vec::as_slice);

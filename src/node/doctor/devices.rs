@@ -7,24 +7,22 @@ use rustix::process::Resource;
 
 use super::{CheckupContext, query_program};
 use crate::exec::{executable, open_file_limit};
+use crate::facts;
 use model::checkup::{CheckupArea, CheckupItem};
 
 /// Open files that the coordinator of a large fleet needs: three pipes for each of a thousand
 /// workers, with headroom.
 const OPEN_FILES: u64 = 4_096;
 
-/// A loaded driver reports its version here.
-const DRIVER_VERSION: &str = "proc/driver/nvidia/version";
-
 /// True if a driver is loaded, or if an option names a library that replaces it.
 pub(super) fn has_driver(context: &CheckupContext<'_>) -> bool {
     let is_named = context.libraries.as_ref().is_some_and(|libraries| libraries.cuda.is_some());
-    is_named || context.root.join(DRIVER_VERSION).exists()
+    is_named || facts::is_driver_loaded(&context.root)
 }
 
 /// Checks that the driver is loaded, finds GPUs, and is accessible to this user.
 pub(super) async fn check_driver(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
-    let version = std::fs::read_to_string(context.root.join(DRIVER_VERSION));
+    let version = std::fs::read_to_string(context.root.join(facts::DRIVER_VERSION_FILE));
     let Ok(version) = version else {
         let remedy = "load the NVIDIA driver (modprobe nvidia), or run this on a node with GPUs";
         let check =

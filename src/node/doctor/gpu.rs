@@ -90,11 +90,8 @@ pub(super) async fn check_gpu_libraries(context: &CheckupContext<'_>) -> Vec<Che
         facts::collect_gpu_facts(&gathering),
     );
     let required = required_libraries(context);
-    let mut checks = mark_required(
-        check_cuda(&cuda, has_kernel_module(&context.root)),
-        ProbeLibrary::Cuda,
-        &required,
-    );
+    let has_module = facts::is_driver_loaded(&context.root);
+    let mut checks = mark_required(check_cuda(&cuda, has_module), ProbeLibrary::Cuda, &required);
     checks.extend(check_nvml(&gathered));
     checks.extend(mark_required(check_nccl(&nccl, &cuda), ProbeLibrary::Nccl, &required));
     checks.extend(check_device_files(&context.root));
@@ -130,11 +127,6 @@ fn mark_required(
         }
     }
     checks
-}
-
-/// True if the driver's kernel module is loaded.
-fn has_kernel_module(root: &Path) -> bool {
-    root.join("proc/driver/nvidia/version").exists()
 }
 
 fn check_nccl(report: &LibraryReport, cuda: &LibraryReport) -> Vec<CheckupItem> {

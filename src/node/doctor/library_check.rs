@@ -7,8 +7,9 @@
 use std::io;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -193,7 +194,9 @@ fn report_nccl(
             report.version = Some(vec![version.major, version.minor, version.patch]);
             write_line(report)?;
             begin("searching NCCL's file for its CUDA version");
-            report.built_for = library_file(nccl.path()).and_then(|file| find_cuda_build(&file));
+            let deadline = Instant::now() + SEARCH_TIMEOUT;
+            let file = library_file(nccl.path());
+            report.built_for = file.and_then(|file| find_cuda_build(&file, deadline));
         }
         Err(error) => {
             return Ok(Some(LibraryFailure { message: error.to_string(), code: error.code() }));
@@ -222,16 +225,21 @@ const NCCL_VERSION_TEXT: &[u8] = b"NCCL version ";
 /// Bytes of the longest version text.
 const VERSION_TEXT_BYTES: usize = 64;
 
-/// The CUDA version of a build of NCCL. No call reports it, and the file has hundreds of megabytes.
-fn find_cuda_build(file: &Path) -> Option<[u32; 2]> {
+/// Limit of the search: the file has hundreds of megabytes, and may be on a slow file system. Then
+/// the version stays unknown.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The CUDA version of a build of NCCL, which no call reports; `None` after the deadline.
+fn find_cuda_build(file: &Path, deadline: Instant) -> Option<[u32; 2]> {
+    let finder = memmem::Finder::new(NCCL_VERSION_TEXT);
     let mut input = std::fs::File::open(file).ok()?;
     let mut window = Vec::new();
     let mut chunk = vec![0; 1 << 20];
-    loop {
+    while Instant::now() < deadline {
         let read = input.read(&mut chunk).ok().filter(|read| 0 < *read)?;
         window.extend_from_slice(&chunk[..read]);
         let mut rest = window.as_slice();
-        while let Some(at) = find_bytes(rest, NCCL_VERSION_TEXT) {
+        while let Some(at) = finder.find(rest) {
             rest = &rest[at + NCCL_VERSION_TEXT.len()..];
             let text = &rest[..rest.len().min(VERSION_TEXT_BYTES)];
             if let Some(found) = parse_cuda_suffix(text) {
@@ -241,17 +249,6 @@ fn find_cuda_build(file: &Path) -> Option<[u32; 2]> {
         // A text may continue in the next chunk.
         let keep = NCCL_VERSION_TEXT.len() + VERSION_TEXT_BYTES;
         window.drain(..window.len().saturating_sub(keep));
-    }
-}
-
-fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    let first = *wanted.first()?;
-    let mut from = 0;
-    while let Some(at) = text[from..].iter().position(|byte| *byte == first) {
-        if text[from + at..].starts_with(wanted) {
-            return Some(from + at);
-        }
-        from += at + 1;
     }
     None
 }
@@ -317,18 +314,6 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cuda_version_of_a_build_is_found_in_its_file() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let mut bytes = vec![b'N'; (1 << 20) - 20];
-        bytes.extend(b"NCCL version %s\0NCCL version 2.32.3+cuda12.9\0NCCL version 9+cuda1.1\0");
-        std::fs::write(file.path(), &bytes).expect("written");
-        assert_eq!(find_cuda_build(file.path()), Some([12, 9]));
-        std::fs::write(file.path(), b"NCCL version 2.32.3\0+cuda12.9").expect("written");
-        assert_eq!(find_cuda_build(file.path()), None);
-        assert_eq!(find_cuda_build(Path::new("/no/such/file")), None);
-    }
     use crate::exec::CapturedStream;
 
     fn finished(stdout: &str, stderr: &str, ending: ProcessEnding) -> FinishedProcess {
@@ -372,5 +357,19 @@ mod tests {
         let why =
             parse_report(&killed, Duration::from_secs(15)).trouble.expect("a failure").message;
         assert!(why.contains("signal 11") && why.ends_with("opening libcuda.so.1"), "{why}");
+    }
+
+    #[test]
+    fn the_cuda_version_of_a_build_is_found_in_its_file() {
+        let soon = Instant::now() + Duration::from_secs(60);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut bytes = vec![b'N'; (1 << 20) - 20];
+        bytes.extend(b"NCCL version %s\0NCCL version 2.32.3+cuda12.9\0NCCL version 9+cuda1.1\0");
+        std::fs::write(file.path(), &bytes).expect("written");
+        assert_eq!(find_cuda_build(file.path(), soon), Some([12, 9]));
+        assert_eq!(find_cuda_build(file.path(), Instant::now()), None, "too late");
+        std::fs::write(file.path(), b"NCCL version 2.32.3\0+cuda12.9").expect("written");
+        assert_eq!(find_cuda_build(file.path(), soon), None);
+        assert_eq!(find_cuda_build(Path::new("/no/such/file"), soon), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the file of a program before it is started.
+//! Finds the file of a program before it is started, and the file of this program.
 //!
 //! Searches as `execvp` does and starts nothing.
 
@@ -93,11 +93,6 @@ mod tests {
         assert_eq!(find_program("/no/such/tool", None), None);
         assert_eq!(find_program("", None), None);
     }
-}
-
-#[cfg(test)]
-mod self_exe_tests {
-    use super::*;
 
     #[test]
     fn a_replaced_executable_gives_the_new_file() {

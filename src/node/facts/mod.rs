@@ -35,6 +35,14 @@ use crate::exec::{ProcessRequest, executable};
 use model::node_facts::{DriverFacts, MissingFact, NODE_FACTS_FORMAT, NicNeighbour, NodeFacts};
 use readers::claims::neighbours;
 
+/// Exists while the driver's kernel module is loaded, and names its version.
+pub(crate) const DRIVER_VERSION_FILE: &str = "proc/driver/nvidia/version";
+
+/// True if the driver's kernel module is loaded on the machine with this root.
+pub(crate) fn is_driver_loaded(root: &Path) -> bool {
+    root.join(DRIVER_VERSION_FILE).exists()
+}
+
 /// Time limit of a tool other than the driver. Each one answers from a daemon's memory.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 

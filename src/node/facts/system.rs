@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::DRIVER_VERSION_FILE;
 use super::sysfs;
 use model::node_facts::NodeFacts;
 
@@ -19,7 +20,7 @@ pub(super) fn add_system_facts(root: &Path, facts: &mut NodeFacts) {
 /// The version of the driver's kernel module, available even without the library: `NVRM version:
 /// NVIDIA UNIX x86_64 Kernel Module  570.86.15`.
 pub(super) fn read_driver_version(root: &Path) -> Option<String> {
-    let text = sysfs::read_text(&root.join("proc/driver/nvidia/version"))?;
+    let text = sysfs::read_text(&root.join(DRIVER_VERSION_FILE))?;
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version =
         |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');

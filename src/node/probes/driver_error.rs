@@ -4,8 +4,6 @@
 //! No error has the kind `corrupt`: an error leaves its measurement unknown, and blames no
 //! component.
 
-use std::path::Path;
-
 use crate::ffi::cuda::{CudaCallError, code};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use model::parse_output::OutputProblemKind;
@@ -35,16 +33,6 @@ pub enum DriverCallStep {
 /// `CU_COMPUTEMODE_PROHIBITED` and `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 const PROHIBITED: i32 = 2;
 pub(crate) const EXCLUSIVE: i32 = 3;
-
-impl DriverCallStep {
-    /// The first step, on the machine whose `proc` is below `root`.
-    pub(crate) fn start(root: &Path) -> Self {
-        Self::Start { is_module_loaded: root.join(DRIVER_VERSION_FILE).exists() }
-    }
-}
-
-/// Exists while the driver's kernel module is loaded.
-const DRIVER_VERSION_FILE: &str = "proc/driver/nvidia/version";
 
 /// Classifies a failure to load the driver's library.
 pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {

@@ -4,6 +4,13 @@
 //! It lives as long as its input does and leaves no process running. It does not interpret probes
 //! or their output.
 
+mod environment;
+mod gpu_usage;
+mod line;
+mod order;
+mod port;
+mod procfs;
+
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
 use std::path::PathBuf;
@@ -21,13 +28,6 @@ use model::exchange::ExchangeReply;
 use model::worker_protocol::{
     CoordinatorMessage, PROTOCOL, ProcessOrder, WorkerHello, WorkerMessage,
 };
-
-mod environment;
-mod gpu_usage;
-mod line;
-mod order;
-mod port;
-mod procfs;
 
 use order::AnswerSender;
 

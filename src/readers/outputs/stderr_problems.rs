@@ -3,6 +3,8 @@
 //! Tools print results on one stream and the reason for a stop on the other. Only problems are
 //! taken from standard error, by the parser of the same tool; a number there is not a result.
 
+use memchr::memmem;
+
 use super::{PARSERS, ParserInput, ToolParser, text};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::probe_problem_class::ProbeProblemClass;
@@ -59,9 +61,7 @@ const ROOT_REFUSAL: &str = "has detected an attempt to run as root";
 pub(super) fn find_root_refusal(bytes: &[u8]) -> Option<OutputProblem> {
     // A launcher prints it first.
     let bytes = &bytes[..bytes.len().min(1 << 16)];
-    if !bytes.windows(ROOT_REFUSAL.len()).any(|part| part == ROOT_REFUSAL.as_bytes()) {
-        return None;
-    }
+    memmem::find(bytes, ROOT_REFUSAL.as_bytes())?;
     let detail = "Open MPI refuses to run as root: set OMPI_ALLOW_RUN_AS_ROOT=1 and \
                   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 (4.0.2 and later; a worker sets both for \
                   mpirun, a script must pass them on), or start workers as another user";

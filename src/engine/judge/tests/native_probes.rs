@@ -86,6 +86,14 @@ fn a_slow_host_copy_of_memory_on_another_numa_node_blames_no_gpu() {
     }
     // Far memory of sound GPUs is no reason to doubt another one.
     assert_eq!(loci(&judged(&[5])).len(), 1);
+    // A slow host stays a finding where one of its GPUs has far memory.
+    let mut machine = TestMachine::hgx(1).host(|_, _, _| 0.5);
+    let mut recordings = record_native(&mut machine);
+    for recording in &mut recordings {
+        recording.parsed.facts.devices[0].unreachable_numa_node = Some(1);
+    }
+    let judged = machine.judge_these(&recordings);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Degraded, "{:?}", loci(&judged));
 }
 
 #[test]

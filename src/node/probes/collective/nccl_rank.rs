@@ -13,6 +13,7 @@ use super::nccl_library::NcclSearchRoots;
 use super::pattern::CollectiveCheck;
 use super::rank_list::RankList;
 use super::{nccl_library, pattern};
+use crate::facts;
 use crate::ffi::cuda::{CudaDevice, CudaLibrary, CudaStream, DevicePointer, HostMemory};
 use crate::ffi::nccl::{
     Communicator, NcclCallState, NcclError, NcclLibrary, NcclOperation, NcclUniqueId, NcclVersion,
@@ -60,9 +61,8 @@ pub(super) fn init_driver(
     task: &CollectiveTask,
     cuda: &CudaLibrary,
 ) -> Result<(), NcclProbeFailure> {
-    let at_start =
-        |error| NcclProbeFailure::Cuda { error, step: DriverCallStep::start(&task.root) };
-    cuda.init().map_err(at_start)
+    let step = DriverCallStep::Start { is_module_loaded: facts::is_driver_loaded(&task.root) };
+    cuda.init().map_err(|error| NcclProbeFailure::Cuda { error, step })
 }
 
 impl NcclRankDevice {

@@ -25,6 +25,17 @@ pub(crate) struct CopyOperation {
     pub(crate) size_factor: usize,
 }
 
+impl CopyOperation {
+    /// The GPUs that take part.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = usize> + use<> {
+        let of = |place| match place {
+            BufferPlace::Gpu(gpu) => Some(gpu),
+            BufferPlace::Host(_) => None,
+        };
+        [Some(self.issuer), of(self.from), of(self.to)].into_iter().flatten()
+    }
+}
+
 /// The copies that a number covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NumberBasis {
@@ -87,7 +98,7 @@ pub(crate) struct CopyCase {
 pub(crate) enum CaseRefusal {
     Unknown,
     /// The test needs pairs of GPUs, and only one GPU exists.
-    OneGpu,
+    NeedsPairs,
 }
 
 /// Direction of the data relative to the GPU.
@@ -209,7 +220,7 @@ pub(crate) fn build_case(
 ) -> Result<CopyCase, CaseRefusal> {
     let kind = KINDS.iter().find(|(known, _)| *known == name).ok_or(CaseRefusal::Unknown)?.1;
     if kind.needs_pairs() && labels.len() < 2 {
-        return Err(CaseRefusal::OneGpu);
+        return Err(CaseRefusal::NeedsPairs);
     }
     let latency = matches!(kind, CopyCaseKind::HostLatency(_) | CopyCaseKind::PairLatency);
     let measure = if latency { CopyMeasure::Latency } else { CopyMeasure::Bandwidth };
@@ -556,8 +567,8 @@ mod tests {
     #[test]
     fn one_gpu_has_no_pairs_and_an_unknown_test_is_refused() {
         let refused = |name| build_case(name, &labels(1), &everywhere).expect_err("nothing to run");
-        assert_eq!(refused("device_to_device_memcpy_read_ce"), CaseRefusal::OneGpu);
-        assert_eq!(refused("one_to_all_read_ce"), CaseRefusal::OneGpu);
+        assert_eq!(refused("device_to_device_memcpy_read_ce"), CaseRefusal::NeedsPairs);
+        assert_eq!(refused("one_to_all_read_ce"), CaseRefusal::NeedsPairs);
         assert_eq!(refused("host_to_device_memcpy_sm"), CaseRefusal::Unknown);
         assert_eq!(case_named("all_to_host_memcpy_ce", 1).runs.len(), 1);
         assert_eq!(case_named("device_local_copy", 1).shapes[0].rows, ["0"]);

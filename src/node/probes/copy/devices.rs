@@ -9,6 +9,7 @@ use std::path::Path;
 use super::numa;
 use super::numa::NumaCpus;
 use super::raii::{OwnedStream, PrimaryContext};
+use crate::facts;
 use crate::ffi::cuda::code::attribute;
 use crate::ffi::cuda::{CudaCallError, CudaContext, CudaDevice, CudaLibrary, CudaStream, code};
 use crate::probes::driver_error;
@@ -52,9 +53,9 @@ pub(crate) fn find_gpus(
     root: &Path,
 ) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
     let doing = "initializing the driver";
-    let refused = |error: CudaCallError| {
-        Box::new(driver_error::classify_error(&error, DriverCallStep::start(root), doing))
-    };
+    let step = DriverCallStep::Start { is_module_loaded: facts::is_driver_loaded(root) };
+    let refused =
+        |error: CudaCallError| Box::new(driver_error::classify_error(&error, step, doing));
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
     if devices.is_empty() {

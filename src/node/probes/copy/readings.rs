@@ -8,11 +8,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::buffers::{BufferKey, BufferLayout, BufferRole, CopyCallFailure, DataMismatch};
-use super::cases::{BufferPlace, CopyCase, CopyMeasure, CopyNumber, CopyRun, NumberBasis};
+use super::cases::{
+    BufferPlace, CopyCase, CopyMeasure, CopyNumber, CopyOperation, CopyRun, NumberBasis,
+};
 use super::pattern::{CopyPattern, DataDifference, WORD};
 use super::session::{CopySession, to_usize};
 use super::timing::{CopyLane, LaneError, LaneTimes};
-use super::{buffers, cases, pattern, timing};
+use super::{buffers, pattern, timing};
 use crate::probes::driver_error::DriverCallStep;
 use crate::probes::protocol::{ProbeEmitter, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
@@ -72,6 +74,7 @@ impl<'c> CopySession<'c, '_> {
                 self.emit_once(problem, emitter)?;
             }
         }
+        let gpus: BTreeSet<usize> = run.copies.iter().flat_map(CopyOperation::gpus).collect();
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
         for reading in 0..readings {
@@ -86,15 +89,17 @@ impl<'c> CopySession<'c, '_> {
             }
             emitter.announce_step(&format!("{name}: {what}: warming up, reading {reading}"));
             // A GPU does not lower its clocks at once: small copies are compared faster than that.
-            let is_idle = self.last_copy.is_none_or(|last| IDLE_AFTER <= last.elapsed());
-            let least = if is_idle { self.task.warmup_ms } else { 0 };
+            let is_idle =
+                |gpu| self.last_copy.get(gpu).is_none_or(|last| IDLE_AFTER <= last.elapsed());
+            let least = if gpus.iter().any(is_idle) { self.task.warmup_ms } else { 0 };
             let least = Duration::from_millis(least.into());
             if let Err(error) = timing::warm_up_lanes(self.cuda, &lanes, least) {
                 return Ok(Err(failed(run, error, "warming up")));
             }
             emitter.announce_step(&format!("{name}: {what}: reading {reading}"));
             let times = timing::time_lanes(self.cuda, &lanes, self.gate.as_ref(), (warmup, copies));
-            self.last_copy = Some(Instant::now());
+            let now = Instant::now();
+            self.last_copy.extend(gpus.iter().map(|gpu| (*gpu, now)));
             let times = match times {
                 Ok(times) => times,
                 Err(error) => return Ok(Err(failed(run, error, &format!("reading {reading}")))),
@@ -213,7 +218,7 @@ impl<'c> CopySession<'c, '_> {
     }
 
     fn describe_run(&self, run: &CopyRun) -> String {
-        let one = |copy: &cases::CopyOperation| {
+        let one = |copy: &CopyOperation| {
             let from = buffers::place_name(copy.from, &self.gpus);
             format!("{from} to {}", buffers::place_name(copy.to, &self.gpus))
         };
@@ -227,7 +232,7 @@ impl<'c> CopySession<'c, '_> {
     fn wrong_data_problem(
         &self,
         name: &str,
-        copy: cases::CopyOperation,
+        copy: CopyOperation,
         reading: u32,
         wrong: DataMismatch,
     ) -> ProbeProblem {
@@ -254,7 +259,7 @@ impl<'c> CopySession<'c, '_> {
     fn wrong_source_problem(
         &self,
         name: &str,
-        copy: &cases::CopyOperation,
+        copy: &CopyOperation,
         wrong: DataMismatch,
     ) -> ProbeProblem {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = copy.from;
@@ -307,7 +312,7 @@ pub(crate) fn compute_number(
 }
 
 #[cfg(test)]
-mod numbers_tests {
+mod tests {
     use super::*;
 
     fn times(each: &[f64], all: f64) -> LaneTimes {

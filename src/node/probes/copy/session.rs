@@ -4,7 +4,7 @@
 //! A failed call ends its run. If a GPU stops answering, the runs that use it are dropped; the
 //! others continue.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
@@ -34,8 +34,8 @@ pub(super) struct CopySession<'c, 't> {
     pub(super) gpus: Vec<OpenGpu<'c>>,
     peers: Option<PeerAccess>,
     lost_gpus: BTreeSet<usize>,
-    /// The end of the last copies.
-    pub(super) last_copy: Option<Instant>,
+    /// The end of the last copies of each GPU.
+    pub(super) last_copy: BTreeMap<usize, Instant>,
     emitted: BTreeSet<(ProbeProblemClass, Option<u32>, Option<String>)>,
     // Some requested GPUs are missing.
     is_incomplete: bool,
@@ -58,7 +58,7 @@ impl<'c, 't> CopySession<'c, 't> {
             gpus,
             peers: None,
             lost_gpus: BTreeSet::new(),
-            last_copy: None,
+            last_copy: BTreeMap::new(),
             emitted: BTreeSet::new(),
             is_incomplete,
             failed: is_incomplete,
@@ -189,11 +189,11 @@ impl<'c, 't> CopySession<'c, 't> {
                 let what = format!("no test has the name {name:?}");
                 ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::UnknownTest, what)
             }
-            CaseRefusal::OneGpu if self.is_incomplete => {
+            CaseRefusal::NeedsPairs if self.is_incomplete => {
                 let what = "this test needs a pair of GPUs, but only one could be opened";
                 ProbeProblem::new(OutputProblemKind::Error, ProbeProblemClass::OneGpu, what)
             }
-            CaseRefusal::OneGpu => {
+            CaseRefusal::NeedsPairs => {
                 let what = "this test needs a pair of GPUs, but only one exists";
                 ProbeProblem::new(OutputProblemKind::Waived, ProbeProblemClass::OneGpu, what)
             }
